@@ -1,0 +1,55 @@
+# Verbs:
+#   make build   the static binary bin/manx
+#   make demo    cases A and B on this machine's kernel, in throwaway network namespaces (needs root)
+#   make test    everything that continuous integration checks: unit tests with -race, then fv (needs root)
+#   make lint    gofmt, go vet, staticcheck
+#   make fv      functional verification only
+#   make bench   benchmarks with their naive baselines
+#   make soak    campaigns: long property runs and fuzzing (tens of minutes)
+#   make clean   remove what the others made
+
+GO       ?= go
+BIN      := bin
+UNIT     := $(shell $(GO) list ./... 2>/dev/null | grep -v '/fv')
+FUZZTIME ?= 10m
+CHECKS   ?= 20000
+
+# ROOT runs a command as root: directly where we are root, through sudo otherwise.
+ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
+
+.PHONY: build demo test unit lint fv bench soak clean cc
+
+build:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/manx ./cmd/manx
+
+demo: build
+	$(ROOT) $(BIN)/manx demo
+
+test: unit fv
+
+# The race detector needs a C compiler; where there is none and this is a Debian, install one.
+cc:
+	@command -v $${CC:-gcc} >/dev/null || command -v cc >/dev/null || \
+	  { command -v apt-get >/dev/null && $(ROOT) apt-get update -qq && $(ROOT) apt-get install -y -qq gcc libc6-dev; } || \
+	  { echo "make test: the race detector needs a C compiler (gcc); please install one" >&2; exit 1; }
+
+unit: cc
+	$(ROOT) $(GO) test -race -timeout 10m $(UNIT)
+
+fv:
+	$(ROOT) $(GO) test -count=1 -timeout 15m ./fv/...
+
+lint:
+	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "not gofmt-ed:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+
+bench:
+	$(ROOT) $(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(UNIT)
+
+soak: cc
+	$(ROOT) $(GO) run ./internal/campaign -checks $(CHECKS) -fuzztime $(FUZZTIME)
+
+clean:
+	rm -rf $(BIN)
+	$(GO) clean -testcache
