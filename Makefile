@@ -48,7 +48,7 @@ bench:
 	$(ROOT) $(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(UNIT)
 
 soak: cc
-	$(ROOT) $(GO) run ./internal/campaign -checks $(CHECKS) -fuzztime $(FUZZTIME)
+	$(ROOT) env GO=$(GO) CHECKS=$(CHECKS) FUZZTIME=$(FUZZTIME) scripts/soak.sh
 
 clean:
 	rm -rf $(BIN)

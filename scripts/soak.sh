@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The campaigns that are too long for the default suite: every property test with many more checks, then every fuzz
+# target for a while. Needs root. A failure prints the file or seed that reproduces it.
+#
+#   CHECKS    checks of each property test (default 20000)
+#   FUZZTIME  time for each fuzz target (default 10m)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+
+echo "== property tests, ${CHECKS:=20000} checks each"
+packages=$(grep -rl --include='*_test.go' 'pgregory.net/rapid' . | xargs -n1 dirname | sort -u)
+for package in $packages; do
+	"$go" test -race -count=1 -timeout 120m "$package" -rapid.checks="$CHECKS"
+done
+
+echo "== fuzz targets, ${FUZZTIME:=10m} each"
+grep -rho --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort -u | awk '{print $2}' | while read -r target; do
+	package=$(dirname "$(grep -rl --include='*_test.go' "^func $target(" .)")
+	echo "-- $target in $package"
+	"$go" test "$package" -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" </dev/null
+done
