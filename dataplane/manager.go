@@ -1,6 +1,10 @@
 package dataplane
 
-import "github.com/manx-dataplane/manx/routetable"
+import (
+	"time"
+
+	"github.com/manx-dataplane/manx/routetable"
+)
 
 // Manager turns messages into desired state. Its methods are called from the
 // driver's goroutine only.
@@ -26,4 +30,37 @@ type UpdateBatchResolver interface {
 type ManagerWithRouteTables interface {
 	Manager
 	GetRouteTableSyncers() []routetable.SyncerInterface
+}
+
+// ApplyCompleter is a Manager that reports on what has reached the kernel: the
+// endpoint status that a CNI plugin waits for must not be written before the
+// endpoint's routes are in.
+type ApplyCompleter interface {
+	Manager
+	// OnApplied is called once at the end of every apply, after all syncers have
+	// returned. applyErr joins what they returned; nil means that all of them
+	// succeeded. On error what failed stays dirty and is retried at the next call.
+	OnApplied(applyErr error) error
+}
+
+// MTUListener is a syncer that wants to know interfaces' MTUs.
+type MTUListener interface {
+	// OnIfaceMTUChanged tells the MTU, in bytes, of an interface that is present.
+	OnIfaceMTUChanged(name string, ifindex, mtu int)
+}
+
+// Rechecker is a Manager that has work to do at a certain time though no message
+// arrives until then. Syncers have the same method.
+type Rechecker interface {
+	// NextRecheck returns that time, and whether there is one. It is asked after
+	// every apply.
+	NextRecheck() (time.Time, bool)
+}
+
+// HealthDetailer is a Manager or a syncer that has something to tell an operator,
+// such as a device whose deletion never returned.
+type HealthDetailer interface {
+	// HealthDetail returns one line per finding, none when all is well. It is called
+	// from the driver's goroutine, after every apply and every few seconds.
+	HealthDetail() []string
 }

@@ -1,8 +1,10 @@
 package dataplane
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/manx-dataplane/manx/config"
 	"github.com/manx-dataplane/manx/ifacemonitor"
@@ -20,6 +22,16 @@ type WorkloadEndpointID struct {
 // String returns the parts separated by spaces.
 func (id WorkloadEndpointID) String() string {
 	return id.Orchestrator + " " + id.Workload + " " + id.Endpoint
+}
+
+// Compare orders IDs by Orchestrator, then Workload, then Endpoint. Where two
+// endpoints claim one interface, the lower ID wins.
+func (id WorkloadEndpointID) Compare(other WorkloadEndpointID) int {
+	return cmp.Or(
+		strings.Compare(id.Orchestrator, other.Orchestrator),
+		strings.Compare(id.Workload, other.Workload),
+		strings.Compare(id.Endpoint, other.Endpoint),
+	)
 }
 
 // EndpointState is the administrative state of a workload endpoint.
@@ -75,6 +87,10 @@ type WorkloadEndpointRemove struct {
 
 // InSync says that everything that the datastore held at the start was sent.
 type InSync struct{}
+
+// IfacesInSync is the interface monitor's in-sync callback as a message: every
+// interface that existed at the start has been reported.
+type IfacesInSync struct{}
 
 // IfaceStateUpdate is the interface monitor's state callback as a message.
 type IfaceStateUpdate struct {

@@ -1,0 +1,343 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// loop is the state of Run's goroutine.
+type loop struct {
+	*Driver
+
+	datastoreInSync bool
+	ifacesInSync    bool
+	applied         bool // at least once
+
+	// dirty asks for an apply, as soon as the throttle lets it through; fresh says
+	// that this is so because of something new, not because of a failure.
+	dirty bool
+	fresh bool
+
+	throttle  throttle
+	backoff   time.Duration // before the retry that is due at retryAt
+	retryAt   time.Time     // zero: the last apply succeeded
+	recheckAt time.Time     // zero: nobody asked
+	routes    refreshTimer
+	qos       refreshTimer
+	lastErr   string // what was logged, so as to log changes only
+}
+
+// refreshTimer falls due every interval, counted from when it last did.
+type refreshTimer struct {
+	interval time.Duration // 0: never
+	last     time.Time
+}
+
+// due returns when the timer falls due next; the zero time means never.
+func (r refreshTimer) due() time.Time {
+	if r.interval <= 0 {
+		return time.Time{}
+	}
+	return r.last.Add(r.interval)
+}
+
+func newLoop(d *Driver) *loop {
+	now := d.cfg.Clock.Now()
+	return &loop{
+		Driver:   d,
+		throttle: newThrottle(d.cfg.ApplyInterval, d.cfg.ApplyBurst, now),
+		routes:   refreshTimer{interval: d.cfg.RouteRefreshInterval},
+		qos:      refreshTimer{interval: d.cfg.QoSRefreshInterval},
+	}
+}
+
+func (l *loop) run(ctx context.Context) error {
+	for {
+		now := l.cfg.Clock.Now()
+		timer := l.cfg.Clock.NewTimer(l.nextRound(now).Sub(now))
+		select {
+		case <-ctx.Done():
+		case msg := <-l.queue:
+			l.handleBatch(msg)
+		case <-l.wake:
+			l.dirty, l.fresh = true, true
+		case <-timer.C():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := l.round(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// handleBatch handles a message and all that were queued behind it when it came.
+// What arrives meanwhile is left for the next batch, so that a flood of messages
+// cannot put off the apply for ever.
+func (l *loop) handleBatch(msg any) {
+	waiting := len(l.queue)
+	l.handle(msg)
+	for range waiting {
+		l.handle(<-l.queue)
+	}
+	l.metrics.batchMessages.Observe(float64(waiting + 1))
+}
+
+func (l *loop) handle(msg any) {
+	l.metrics.messages.WithLabelValues(messageType(msg)).Inc()
+	switch msg := msg.(type) {
+	case InSync:
+		l.datastoreInSync = true
+	case IfacesInSync:
+		l.ifacesInSync = true
+	case ConfigUpdate:
+		if msg.Config != nil {
+			l.routes.interval = msg.Config.RouteRefreshInterval
+			l.qos.interval = msg.Config.QoSRefreshInterval
+		}
+	case IfaceStateUpdate:
+		for _, s := range l.syncers {
+			s.OnIfaceStateChanged(msg.Name, msg.Index, msg.State)
+		}
+	case IfaceMTUUpdate:
+		for _, s := range l.syncers {
+			if listener, ok := s.SyncerInterface.(MTUListener); ok {
+				listener.OnIfaceMTUChanged(msg.Name, msg.Index, msg.MTU)
+			}
+		}
+	}
+	for _, m := range l.managers {
+		m.OnUpdate(msg)
+	}
+	l.dirty, l.fresh = true, true
+}
+
+func (l *loop) inSync() bool {
+	return l.datastoreInSync && l.ifacesInSync
+}
+
+// nextRound returns when the loop has something to do if nothing arrives before.
+func (l *loop) nextRound(now time.Time) time.Time {
+	// Often enough that one late round does not look like a dead loop.
+	next := now.Add(l.cfg.LivenessTimeout / 4)
+	if !l.inSync() {
+		return next
+	}
+	ready := l.throttle.readyAt(now)
+	if l.dirty {
+		next = earlier(next, ready)
+	}
+	if !l.retryAt.IsZero() {
+		next = earlier(next, later(l.retryAt, ready))
+	}
+	for _, at := range []time.Time{l.recheckAt, l.routes.due(), l.qos.due()} {
+		if !at.IsZero() {
+			next = earlier(next, later(at, ready))
+		}
+	}
+	return later(next, now)
+}
+
+// round does what is due.
+func (l *loop) round(ctx context.Context) error {
+	now := l.cfg.Clock.Now()
+	if l.inSync() {
+		l.checkTimers(now)
+		if l.dirty && l.throttle.take(now) {
+			if err := l.apply(ctx, now); err != nil {
+				return err
+			}
+		}
+	}
+	l.reportHealth()
+	return nil
+}
+
+// checkTimers notes what has fallen due.
+func (l *loop) checkTimers(now time.Time) {
+	if !l.applied {
+		// Everyone reads the kernel at their first apply; refreshes count from there.
+		l.routes.last, l.qos.last = now, now
+	}
+	if reached(l.routes.due(), now) {
+		l.routes.last = now
+		l.queueResync(true)
+	}
+	if reached(l.qos.due(), now) {
+		l.qos.last = now
+		l.queueResync(false)
+	}
+	if reached(l.retryAt, now) || reached(l.recheckAt, now) {
+		l.dirty = true
+	}
+}
+
+func (l *loop) queueResync(tables bool) {
+	for _, s := range l.syncers {
+		if s.isTable == tables {
+			s.QueueResync()
+		}
+	}
+	l.dirty = true
+}
+
+// apply brings the kernel to the desired state. It returns an error only if the
+// loop has to end.
+func (l *loop) apply(ctx context.Context, start time.Time) error {
+	fresh := l.fresh
+	if !fresh && reached(l.retryAt, start) {
+		l.metrics.retries.Inc()
+	}
+	l.dirty, l.fresh = false, false
+
+	var errs []error
+	errs = append(errs, l.completeManagers()...)
+	applyErr, err := l.applySyncers(ctx)
+	if err != nil {
+		return err
+	}
+	errs = append(errs, applyErr)
+	for _, m := range l.managers {
+		if completer, ok := m.(ApplyCompleter); ok {
+			errs = append(errs, l.count("status", completer.OnApplied(applyErr)))
+		}
+	}
+	l.applied = true
+	l.scheduleRetry(errors.Join(errs...), fresh)
+	l.recheckAt = l.earliestRecheck()
+	l.metrics.applies.Inc()
+	l.metrics.applySeconds.Observe(l.cfg.Clock.Since(start).Seconds())
+	return nil
+}
+
+// completeManagers lets all managers act, whether or not others fail.
+func (l *loop) completeManagers() (errs []error) {
+	for _, m := range l.managers {
+		if resolver, ok := m.(UpdateBatchResolver); ok {
+			errs = append(errs, l.count("resolve", resolver.ResolveUpdateBatch()))
+		}
+	}
+	for _, m := range l.managers {
+		errs = append(errs, l.count("managers", m.CompleteDeferredWork()))
+	}
+	return errs
+}
+
+// applySyncers applies all syncers in parallel and joins their errors in
+// applyErr. It returns err if it had to leave some behind in order to stop.
+func (l *loop) applySyncers(ctx context.Context) (applyErr, err error) {
+	type result struct {
+		syncer *syncer
+		err    error
+	}
+	results := make(chan result, len(l.syncers))
+	for _, s := range l.syncers {
+		s.applyStart.Store(l.cfg.Clock.Now().UnixNano())
+		go func() {
+			err := s.Apply()
+			s.applyStart.Store(0)
+			results <- result{s, err}
+		}()
+	}
+	var errs []error
+	var giveUp <-chan time.Time
+	done := ctx.Done()
+	for running := len(l.syncers); running > 0; {
+		select {
+		case r := <-results:
+			running--
+			if r.err != nil {
+				errs = append(errs, l.count(r.syncer.name, fmt.Errorf("%s: %w", r.syncer.name, r.err)))
+			}
+		case <-done:
+			timer := l.cfg.Clock.NewTimer(l.cfg.StopTimeout)
+			defer timer.Stop()
+			done, giveUp = nil, timer.C()
+		case <-giveUp:
+			return nil, fmt.Errorf("stopped, leaving behind what is still applying: %s",
+				strings.Join(l.applying(), ", "))
+		}
+	}
+	return errors.Join(errs...), nil
+}
+
+// count counts a part's error and returns it.
+func (l *loop) count(part string, err error) error {
+	if err != nil {
+		l.metrics.applyErrors.WithLabelValues(part).Inc()
+	}
+	return err
+}
+
+// scheduleRetry notes when to try again. What is new starts anew at the shortest
+// time, lest it wait long for its second attempt because of something old that
+// keeps failing.
+func (l *loop) scheduleRetry(err error, fresh bool) {
+	if err == nil {
+		if l.lastErr != "" {
+			l.log.Info("Applied without error again")
+		}
+		l.lastErr, l.backoff, l.retryAt = "", 0, time.Time{}
+		return
+	}
+	if fresh || l.backoff == 0 {
+		l.backoff = l.cfg.RetryMin
+	} else {
+		l.backoff = min(2*l.backoff, l.cfg.RetryMax)
+	}
+	l.retryAt = l.cfg.Clock.Now().Add(l.backoff)
+	logAt := logrus.DebugLevel
+	if err.Error() != l.lastErr {
+		l.lastErr = err.Error()
+		logAt = logrus.WarnLevel
+	}
+	log := l.log.WithError(err).WithField("retryIn", l.backoff)
+	if logAt == logrus.WarnLevel {
+		log.Warn("Apply failed in part; the rest is applied, and this will be retried")
+		return
+	}
+	log.Debug("Apply failed in part again")
+}
+
+func (l *loop) earliestRecheck() time.Time {
+	var earliest time.Time
+	ask := func(r Rechecker) {
+		if at, ok := r.NextRecheck(); ok && (earliest.IsZero() || at.Before(earliest)) {
+			earliest = at
+		}
+	}
+	for _, m := range l.managers {
+		if r, ok := m.(Rechecker); ok {
+			ask(r)
+		}
+	}
+	for _, s := range l.syncers {
+		ask(s)
+	}
+	return earliest
+}
+
+func reached(at, now time.Time) bool {
+	return !at.IsZero() && !at.After(now)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
