@@ -108,7 +108,7 @@ var _ = Describe("the meters", func() {
 			{"ingress IPv4", node.NS, pod.NS, pod.IPv4}, {"ingress IPv6", node.NS, pod.NS, pod.IPv6},
 			{"egress IPv4", pod.NS, node.NS, node.IPv4}, {"egress IPv6", pod.NS, node.NS, node.IPv6},
 		} {
-			got := infra.MeasureTCP(path.from, path.to, path.dst, 2*burst, time.Second)
+			got := infra.MeasureTCP(path.from, path.to, path.dst, 512<<10)
 			AddReportEntry(path.name, got/1e6)
 			Expect(got).To(BeNumerically("~", rate, rate/10), path.name)
 		}
@@ -153,9 +153,9 @@ var _ = Describe("the meters", func() {
 	DescribeTable("see that a bandwidth plugin shapes, and when what it made is touched",
 		func(qdisc infra.PluginQdisc) {
 			ifb := node.RunBandwidthPlugin(pod, qdisc, rate)
-			got := infra.MeasureTCP(node.NS, pod.NS, pod.IPv4, 512<<10, time.Second)
+			got := infra.MeasureTCP(node.NS, pod.NS, pod.IPv4, 512<<10)
 			Expect(got).To(BeNumerically("~", rate, rate/10), "ingress")
-			got = infra.MeasureTCP(pod.NS, node.NS, node.IPv4, 512<<10, time.Second)
+			got = infra.MeasureTCP(pod.NS, node.NS, node.IPv4, 512<<10)
 			Expect(got).To(BeNumerically("~", rate, rate/10), "egress")
 			before := node.Foreign()
 			Expect(before).To(ContainElement(ContainSubstring("redirect to " + ifb)))

@@ -191,8 +191,10 @@ func (k *Kernel) CheckIFBs(pods ...*Pod) error {
 	if len(missing)+len(orphans) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d IFB devices missing: %.10v; %d orphans: %.10v", len(missing), missing, len(orphans), orphans)
+	return fmt.Errorf("%d IFB devices missing: %v; %d orphans: %v", len(missing), firstTen(missing), len(orphans), firstTen(orphans))
 }
+
+func firstTen(names []string) []string { return names[:min(len(names), 10)] }
 
 // CheckRoutes returns nil where the pod's addresses are each routed through its
 // present interface by one route of protocol 80.
