@@ -1,0 +1,454 @@
+package mocks
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/manx-dataplane/manx/rtnl"
+)
+
+// RouteEach calls fn for every route of a table, in a fixed order. The first error
+// that fn returns ends it and is returned as it is. A table that does not exist has
+// no routes.
+//
+// The hook of OnCall can interrupt the dump with EINTR: before any route, or, set by
+// AfterCall, after all of them.
+func (h *Handle) RouteEach(filter rtnl.RouteFilter, fn func(*netlink.Route) error) error {
+	var routes []*netlink.Route
+	call := Call{Op: OpRouteList, Index: filter.IfIndex, Detail: fmt.Sprintf("table %d", filter.Table)}
+	err := h.call(call, func() error {
+		routes = h.k.fib.list(h.k, filter)
+		return nil
+	})
+	for _, r := range routes {
+		if err := fn(r); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// RouteBatch makes the changes in order. It returns nil where all succeeded, else one
+// entry per operation: its own error, or nil.
+func (h *Handle) RouteBatch(ops []rtnl.RouteOp) []error {
+	if len(ops) == 0 {
+		return nil
+	}
+	errs := make([]error, len(ops))
+	batch := Call{Op: OpRouteBatch, Detail: fmt.Sprintf("%d", len(ops))}
+	if h.outside {
+		for i := range ops {
+			errs[i] = h.routeOp(&ops[i])
+		}
+		return anyError(errs)
+	}
+	if err := h.k.announce(&batch); err != nil {
+		for i := range ops {
+			errs[i] = routeCall(&ops[i]).wrap(err)
+		}
+		return errs
+	}
+	for i := range ops {
+		errs[i] = h.routeOp(&ops[i])
+	}
+	if err := h.k.outcome(batch, nil); err != nil {
+		for i := range ops {
+			errs[i] = routeCall(&ops[i]).wrap(err)
+		}
+	}
+	return anyError(errs)
+}
+
+func anyError(errs []error) []error {
+	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		return errs
+	}
+	return nil
+}
+
+func routeCall(op *rtnl.RouteOp) Call {
+	call := Call{Op: OpRouteSet, Index: op.Route.LinkIndex, Name: "default", Detail: fmt.Sprintf("table %d", op.Route.Table)}
+	if op.Delete {
+		call.Op = OpRouteDel
+	}
+	if op.Route.Dst != nil {
+		call.Name = op.Route.Dst.String()
+	}
+	return call
+}
+
+func (h *Handle) routeOp(op *rtnl.RouteOp) error {
+	return h.call(routeCall(op), func() error {
+		wanted, err := newRoute(&op.Route)
+		if err != nil {
+			return err
+		}
+		switch {
+		case op.Delete:
+			return h.k.fib.delete(h.k, wanted)
+		case wanted.Family == unix.AF_INET:
+			return h.k.fib.setV4(h.k, wanted, op.Exclusive)
+		}
+		return h.k.fib.setV6(h.k, wanted, op.Exclusive)
+	})
+}
+
+// newRoute takes a request apart.
+func newRoute(r *netlink.Route) (*route, error) {
+	bits := 128
+	switch r.Family {
+	case unix.AF_INET:
+		bits = 32
+	case unix.AF_INET6:
+	default:
+		return nil, unix.EINVAL
+	}
+	if r.Table <= 0 || r.Tos < 0 || r.Tos > 255 || r.Priority < 0 {
+		return nil, unix.EINVAL
+	}
+	n := &route{Route: *r, dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
+	if bits == 128 {
+		n.dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	if r.Dst != nil {
+		ones, size := r.Dst.Mask.Size()
+		addr := ipAddr(r.Dst.IP)
+		if size != bits || addr.BitLen() != bits {
+			return nil, unix.EINVAL
+		}
+		n.dst = netip.PrefixFrom(addr, ones)
+	}
+	if n.Type == 0 {
+		n.Type = unix.RTN_UNICAST
+	}
+	for _, nh := range r.MultiPath {
+		n.hops = append(n.hops, hop{index: nh.LinkIndex, gw: ipAddr(nh.Gw), weight: nh.Hops, flags: nh.Flags})
+	}
+	if n.multipath = len(n.hops) > 0; !n.multipath {
+		n.hops = []hop{{index: r.LinkIndex, gw: ipAddr(r.Gw), flags: r.Flags & unix.RTNH_F_ONLINK}}
+	}
+	for _, h := range n.hops {
+		if h.gw.IsValid() && h.gw.BitLen() != bits {
+			return nil, unix.EINVAL
+		}
+	}
+	n.Src = slices.Clone(r.Src)
+	n.Dst, n.LinkIndex, n.Gw, n.MultiPath, n.Flags = nil, 0, nil, nil, 0
+	return n, nil
+}
+
+// special reports whether the route's type answers with an error.
+func (r *route) special() bool {
+	switch r.Type {
+	case unix.RTN_BLACKHOLE, unix.RTN_UNREACHABLE, unix.RTN_PROHIBIT, unix.RTN_THROW:
+		return true
+	}
+	return false
+}
+
+// setV4 is fib_table_insert.
+func (f *fib) setV4(k *Kernel, r *route, exclusive bool) error {
+	if r.dst != r.dst.Masked() {
+		return unix.EINVAL
+	}
+	if err := f.checkV4(k, r); err != nil {
+		return err
+	}
+	for _, old := range f.tables[r.id()][r.dst] {
+		if old.Tos != r.Tos || old.Priority != r.Priority {
+			continue
+		}
+		if exclusive {
+			return unix.EEXIST
+		}
+		f.remove(k, old)
+		break
+	}
+	f.insert(k, r)
+	return nil
+}
+
+// checkV4 is fib_create_info.
+func (f *fib) checkV4(k *Kernel, r *route) error {
+	if r.special() {
+		if r.multipath || r.hops[0].index != 0 || r.hops[0].gw.IsValid() {
+			return unix.EINVAL
+		}
+		r.hops = nil
+		return nil
+	}
+	switch r.Type {
+	case unix.RTN_UNICAST:
+	case unix.RTN_LOCAL:
+		if r.Scope < netlink.SCOPE_HOST {
+			return unix.EINVAL
+		}
+	default:
+		return unix.EINVAL
+	}
+	if r.Scope > netlink.SCOPE_HOST {
+		return unix.EINVAL
+	}
+	for i := range r.hops {
+		if err := f.checkHopV4(k, r, &r.hops[i]); err != nil {
+			return err
+		}
+	}
+	if r.Src != nil && !f.isLocal(ipAddr(r.Src)) {
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// checkHopV4 is fib_check_nh.
+func (f *fib) checkHopV4(k *Kernel, r *route, h *hop) error {
+	l := k.links[h.index]
+	if r.Scope == netlink.SCOPE_HOST {
+		switch {
+		case r.multipath || h.gw.IsValid():
+			return unix.EINVAL
+		case l == nil:
+			return unix.ENODEV
+		}
+		return nil
+	}
+	if h.gw.IsValid() {
+		if r.Scope >= netlink.SCOPE_LINK {
+			return unix.EINVAL
+		}
+		if h.flags&unix.RTNH_F_ONLINK == 0 {
+			return f.checkGatewayV4(k, r, h)
+		}
+	}
+	switch {
+	case l == nil:
+		return unix.ENODEV
+	case !l.up():
+		return unix.ENETDOWN
+	case h.gw.IsValid() && f.isLocal(h.gw):
+		return unix.EINVAL
+	case !h.gw.IsValid() && h.flags&unix.RTNH_F_ONLINK != 0:
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// checkGatewayV4 looks the gateway up: it must be on a link, or one of our own.
+func (f *fib) checkGatewayV4(k *Kernel, r *route, h *hop) error {
+	found := f.onLink(h.gw, h.index, unix.RT_TABLE_LOCAL, r.Table, unix.RT_TABLE_MAIN)
+	switch {
+	case found == nil:
+		return unix.ENETUNREACH
+	case found.Type != unix.RTN_UNICAST && found.Type != unix.RTN_LOCAL:
+		return unix.EINVAL
+	}
+	if h.index == 0 {
+		h.index = found.hops[0].index
+	}
+	if l := k.links[h.index]; l == nil || !l.up() {
+		return unix.ENETDOWN
+	}
+	return nil
+}
+
+// onLink returns the longest match for an address among the routes without a
+// gateway.
+func (f *fib) onLink(addr netip.Addr, index int, tables ...int) *route {
+	for _, number := range tables {
+		var best *route
+		for dst, routes := range f.tables[tableID{familyOf(addr), number}] {
+			if !dst.Contains(addr) || best != nil && best.dst.Bits() >= dst.Bits() {
+				continue
+			}
+			for _, r := range routes {
+				usable := len(r.hops) == 0 || !r.hops[0].gw.IsValid() && (index == 0 || r.hops[0].index == index)
+				if addr.Is4() && r.Scope < netlink.SCOPE_LINK {
+					usable = false
+				}
+				if usable {
+					best = r
+					break
+				}
+			}
+		}
+		if best != nil {
+			return best
+		}
+	}
+	return nil
+}
+
+// setV6 is ip6_route_add: the kernel clears the destination's host bits, has no
+// scopes and reads priority 0 as 1024.
+func (f *fib) setV6(k *Kernel, r *route, exclusive bool) error {
+	r.dst, r.Scope, r.Tos = r.dst.Masked(), 0, 0
+	if r.Priority == 0 {
+		r.Priority = 1024 // IP6_RT_PRIO_USER
+	}
+	if err := f.checkV6(k, r); err != nil {
+		return err
+	}
+	for _, old := range f.tables[r.id()][r.dst] {
+		if old.Priority != r.Priority {
+			continue
+		}
+		if exclusive {
+			return unix.EEXIST
+		}
+		f.remove(k, old)
+		break
+	}
+	f.insert(k, r)
+	return nil
+}
+
+// checkV6 is ip6_route_info_create and fib6_nh_init.
+func (f *fib) checkV6(k *Kernel, r *route) error {
+	if r.special() {
+		if r.hops[0].index != 0 && k.links[r.hops[0].index] == nil {
+			return unix.ENODEV
+		}
+		r.hops = []hop{{index: 1}} // the loopback device stands for none
+		r.multipath = false
+		return nil
+	}
+	for i := range r.hops {
+		if err := f.checkHopV6(k, &r.hops[i]); err != nil {
+			return err
+		}
+	}
+	if r.Src != nil && !f.isLocal(ipAddr(r.Src)) {
+		return unix.EINVAL
+	}
+	return nil
+}
+
+func (f *fib) checkHopV6(k *Kernel, h *hop) error {
+	if h.index != 0 && k.links[h.index] == nil {
+		return unix.ENODEV
+	}
+	if h.gw.IsValid() {
+		switch {
+		case f.isLocal(h.gw):
+			return unix.EINVAL
+		case h.gw.IsLinkLocalUnicast() && h.index == 0:
+			return unix.EINVAL
+		case !h.gw.IsLinkLocalUnicast() && h.flags&unix.RTNH_F_ONLINK == 0:
+			found := f.onLink(h.gw, h.index, unix.RT_TABLE_MAIN)
+			if found == nil {
+				return unix.EHOSTUNREACH
+			}
+			if h.index == 0 {
+				h.index = found.hops[0].index
+			}
+		}
+	}
+	l := k.links[h.index]
+	switch {
+	case l == nil:
+		return unix.ENODEV
+	case !l.ipv6Enabled():
+		return unix.EACCES
+	case !l.up():
+		return unix.ENETDOWN
+	}
+	return nil
+}
+
+// delete is fib_table_delete and ip6_route_del: the first route that has what the
+// request names.
+func (f *fib) delete(k *Kernel, wanted *route) error {
+	if wanted.Family == unix.AF_INET && wanted.dst != wanted.dst.Masked() {
+		return unix.EINVAL
+	}
+	hop := wanted.hops[0]
+	if wanted.multipath { // rtnl does not send it
+		hop.index, hop.gw = 0, netip.Addr{}
+	}
+	for _, r := range f.tables[wanted.id()][wanted.dst.Masked()] {
+		if wanted.Family == unix.AF_INET {
+			if r.Tos != wanted.Tos || r.Type != wanted.Type ||
+				wanted.Scope != netlink.SCOPE_NOWHERE && r.Scope != wanted.Scope {
+				continue
+			}
+		}
+		if wanted.Priority != 0 && r.Priority != wanted.Priority ||
+			wanted.Protocol != 0 && r.Protocol != wanted.Protocol {
+			continue
+		}
+		if hop.index != 0 && r.hopIndex() != hop.index {
+			continue
+		}
+		if hop.gw.IsValid() && (len(r.hops) == 0 || r.hops[0].gw != hop.gw) {
+			continue
+		}
+		f.remove(k, r)
+		return nil
+	}
+	return unix.ESRCH
+}
+
+// list returns the routes that pass a filter, in order.
+func (f *fib) list(k *Kernel, filter rtnl.RouteFilter) []*netlink.Route {
+	var found []*route
+	if filter.IfIndex != 0 {
+		for r := range f.byLink[filter.IfIndex] {
+			if r.id() == (tableID{filter.Family, filter.Table}) {
+				found = append(found, r)
+			}
+		}
+	} else {
+		for _, routes := range f.tables[tableID{filter.Family, filter.Table}] {
+			found = append(found, routes...)
+		}
+	}
+	slices.SortStableFunc(found, compareRoutes)
+	shown := make([]*netlink.Route, len(found))
+	for i, r := range found {
+		shown[i] = r.netlink(k)
+	}
+	return shown
+}
+
+// netlink returns the route as a dump shows it.
+func (r *route) netlink(k *Kernel) *netlink.Route {
+	n := r.Route
+	n.Src = slices.Clone(n.Src)
+	n.Dst = &net.IPNet{IP: r.dst.Addr().AsSlice(), Mask: net.CIDRMask(r.dst.Bits(), r.dst.Addr().BitLen())}
+	if r.multipath {
+		for _, h := range r.hops {
+			n.MultiPath = append(n.MultiPath, &netlink.NexthopInfo{
+				LinkIndex: h.index, Hops: h.weight, Gw: netIP(h.gw), Flags: h.shownFlags(k),
+			})
+		}
+		return &n
+	}
+	for _, h := range r.hops {
+		n.LinkIndex, n.Gw, n.Flags = h.index, netIP(h.gw), h.shownFlags(k)
+	}
+	return &n
+}
+
+func netIP(addr netip.Addr) net.IP {
+	if !addr.IsValid() {
+		return nil
+	}
+	return addr.AsSlice()
+}
+
+// shownFlags are the next hop's flags: what was asked for and the link's state.
+func (h *hop) shownFlags(k *Kernel) int {
+	flags := h.flags
+	if h.dead {
+		flags |= unix.RTNH_F_DEAD
+	}
+	if l := k.links[h.index]; h.dead || l != nil && l.up() && !l.carrier {
+		flags |= unix.RTNH_F_LINKDOWN
+	}
+	return flags
+}

@@ -1,0 +1,285 @@
+package mocks
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// tc is a link's traffic control state.
+type tc struct {
+	root       netlink.Qdisc // nil: the default one, or none
+	ingress    netlink.Qdisc // an *Ingress or a *Clsact
+	hadIngress bool          // dev_ingress_queue_create has been called
+	activated  bool          // the default root qdisc has been attached
+	autoHandle uint32
+	protos     []*proto // by block, then priority
+}
+
+const (
+	handleMinor   = 0x0000ffff
+	handleMajor   = 0xffff0000
+	ingressHandle = 0xffff0000
+	ingressParent = uint32(netlink.HANDLE_INGRESS)
+)
+
+// QdiscList dumps the qdiscs of all links.
+func (h *Handle) QdiscList() ([]netlink.Qdisc, error) {
+	var qdiscs []netlink.Qdisc
+	err := h.call(Call{Op: OpQdiscList}, func() error {
+		for _, l := range h.k.sortedLinks() {
+			qdiscs = append(qdiscs, l.qdiscs()...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return qdiscs, nil
+}
+
+// QdiscAdd creates a qdisc. EEXIST: its place is taken. ENODEV: its link is gone.
+// ENOENT: this kernel lacks that kind.
+func (h *Handle) QdiscAdd(qdisc netlink.Qdisc) error {
+	return h.onQdisc(OpQdiscAdd, qdisc, func(l *link) error { return l.modifyQdisc(qdisc, unix.NLM_F_EXCL) })
+}
+
+// QdiscReplace creates a qdisc, changes the one of the same handle and kind in
+// place, or grafts it over another.
+func (h *Handle) QdiscReplace(qdisc netlink.Qdisc) error {
+	return h.onQdisc(OpQdiscReplace, qdisc, func(l *link) error { return l.modifyQdisc(qdisc, unix.NLM_F_REPLACE) })
+}
+
+// QdiscDel deletes a qdisc. ENOENT or EINVAL: there is no such qdisc.
+func (h *Handle) QdiscDel(qdisc netlink.Qdisc) error {
+	return h.onQdisc(OpQdiscDel, qdisc, func(l *link) error { return l.deleteQdisc(qdisc.Attrs()) })
+}
+
+func (h *Handle) onQdisc(op Op, qdisc netlink.Qdisc, effect func(*link) error) error {
+	attrs := qdisc.Attrs()
+	detail := fmt.Sprintf("%s %s", qdisc.Type(), netlink.HandleStr(attrs.Handle))
+	return h.call(Call{Op: op, Index: attrs.LinkIndex, Kind: qdisc.Type(), Detail: detail}, func() error {
+		l := h.k.links[attrs.LinkIndex]
+		if l == nil {
+			return unix.ENODEV
+		}
+		return effect(l)
+	})
+}
+
+// qdiscs returns the link's qdiscs as a dump shows them.
+func (l *link) qdiscs() (list []netlink.Qdisc) {
+	if l.tc.root != nil {
+		list = append(list, clone(l.tc.root))
+	} else if l.tc.activated {
+		list = append(list, l.defaultQdisc())
+	}
+	if l.tc.ingress != nil {
+		list = append(list, clone(l.tc.ingress))
+	}
+	return list
+}
+
+func (l *link) defaultQdisc() netlink.Qdisc {
+	attrs := netlink.QdiscAttrs{LinkIndex: l.index, Parent: netlink.HANDLE_ROOT, Refcnt: 2}
+	if l.kind == "ifb" {
+		return &netlink.PfifoFast{
+			QdiscAttrs: attrs, Bands: 3,
+			PriorityMap: [16]uint8{1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1},
+		}
+	}
+	return &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: "noqueue"}
+}
+
+// modifyQdisc is tc_modify_qdisc with NLM_F_CREATE and either of NLM_F_EXCL and
+// NLM_F_REPLACE.
+func (l *link) modifyQdisc(wanted netlink.Qdisc, flag int) error {
+	attrs := wanted.Attrs()
+	current, err := l.qdiscAt(attrs)
+	if err != nil {
+		return err
+	}
+	exclusive := flag == unix.NLM_F_EXCL
+	switch {
+	case current == nil && attrs.Handle == 0:
+		return l.graft(wanted)
+	case attrs.Handle == 0:
+		if exclusive {
+			return unix.EEXIST
+		}
+		if current.Type() != wanted.Type() {
+			return l.graft(wanted)
+		}
+	case current == nil || current.Attrs().Handle != attrs.Handle:
+		if current != nil && exclusive {
+			return unix.EEXIST
+		}
+		if attrs.Handle&handleMinor != 0 {
+			return unix.EINVAL
+		}
+		other := l.qdiscByHandle(attrs.Handle)
+		switch {
+		case other == nil:
+			return l.graft(wanted)
+		case exclusive:
+			return unix.EEXIST
+		}
+		return unix.EINVAL // the ingress qdisc cannot be moved to the root
+	}
+	switch {
+	case exclusive:
+		return unix.EEXIST
+	case current.Type() != wanted.Type():
+		return unix.EINVAL
+	}
+	return l.changeQdisc(current, wanted)
+}
+
+// qdiscAt returns the qdisc at the parent that attrs name, nil where it is the
+// default one.
+func (l *link) qdiscAt(attrs *netlink.QdiscAttrs) (netlink.Qdisc, error) {
+	switch attrs.Parent {
+	case netlink.HANDLE_ROOT:
+		return l.tc.root, nil
+	case ingressParent:
+		return l.tc.ingress, nil
+	case 0:
+		if attrs.Handle == 0 {
+			return nil, unix.EINVAL
+		}
+		if q := l.qdiscByHandle(attrs.Handle); q != nil {
+			return q, nil
+		}
+		return nil, unix.ENOENT
+	}
+	return nil, unix.ENOENT // below a class: there are none
+}
+
+func (l *link) qdiscByHandle(handle uint32) netlink.Qdisc {
+	for _, q := range []netlink.Qdisc{l.tc.root, l.tc.ingress} {
+		if q != nil && q.Attrs().Handle == handle {
+			return q
+		}
+	}
+	return nil
+}
+
+// graft puts a new qdisc into its place.
+func (l *link) graft(wanted netlink.Qdisc) error {
+	kind := wanted.Type()
+	atIngress := wanted.Attrs().Parent == ingressParent
+	isIngress := kind == "ingress" || kind == "clsact"
+	switch {
+	case l.ns.lacks[kind]:
+		return unix.ENOENT
+	case atIngress:
+		l.tc.hadIngress = true
+		if !isIngress {
+			return unix.EINVAL
+		}
+	case isIngress:
+		return unix.EINVAL
+	}
+	if err := checkQdisc(wanted); err != nil {
+		return err
+	}
+	q := clone(wanted)
+	attrs := q.Attrs()
+	attrs.LinkIndex = l.index
+	attrs.Refcnt = 2
+	if atIngress {
+		attrs.Handle = ingressHandle
+		attrs.Refcnt = 1
+		l.tc.ingress = q
+		return nil
+	}
+	if attrs.Handle == 0 {
+		attrs.Handle = l.newHandle()
+	}
+	l.tc.root = q
+	return nil
+}
+
+// newHandle is qdisc_alloc_handle.
+func (l *link) newHandle() uint32 {
+	for {
+		l.tc.autoHandle += 1 << 16
+		if l.tc.autoHandle < 0x80010000 || l.tc.autoHandle == ingressHandle {
+			l.tc.autoHandle = 0x80010000
+		}
+		if l.qdiscByHandle(l.tc.autoHandle) == nil {
+			return l.tc.autoHandle
+		}
+	}
+}
+
+// changeQdisc changes a qdisc's parameters in place.
+func (l *link) changeQdisc(current, wanted netlink.Qdisc) error {
+	if err := checkQdisc(wanted); err != nil {
+		return err
+	}
+	attrs := *current.Attrs()
+	q := clone(wanted)
+	*q.Attrs() = attrs
+	if l.tc.root == current {
+		l.tc.root = q
+	} else {
+		l.tc.ingress = q
+	}
+	return nil
+}
+
+// checkQdisc says what tbf_change refuses.
+func checkQdisc(q netlink.Qdisc) error {
+	tbf, ok := q.(*netlink.Tbf)
+	if !ok {
+		return nil
+	}
+	if tbf.Rate == 0 || tbf.Buffer == 0 || tbf.Peakrate != 0 && tbf.Peakrate <= tbf.Rate {
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// deleteQdisc is tc_get_qdisc for RTM_DELQDISC.
+func (l *link) deleteQdisc(attrs *netlink.QdiscAttrs) error {
+	q, err := l.qdiscAt(attrs)
+	switch {
+	case err != nil:
+		return err
+	case attrs.Parent == 0:
+		return unix.EINVAL
+	case q == nil && attrs.Parent == ingressParent && !l.tc.hadIngress:
+		return unix.ENOENT
+	case q == nil && attrs.Handle != 0:
+		return unix.EINVAL
+	case q == nil:
+		return unix.ENOENT
+	case attrs.Handle != 0 && attrs.Handle != q.Attrs().Handle:
+		return unix.EINVAL
+	}
+	if q == l.tc.ingress {
+		l.clearFilters()
+		l.tc.ingress = nil
+		return nil
+	}
+	l.tc.root = nil
+	l.tc.activated = l.up() // else the no-op qdisc stays until the link comes up
+	return nil
+}
+
+// clearTC is dev_shutdown.
+func (l *link) clearTC() {
+	l.clearFilters()
+	l.tc = tc{}
+}
+
+// clone copies a qdisc or a filter; what it points to stays shared.
+func clone[T any](object T) T {
+	value := reflect.ValueOf(object).Elem()
+	copied := reflect.New(value.Type())
+	copied.Elem().Set(value)
+	return copied.Interface().(T)
+}
