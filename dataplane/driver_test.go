@@ -121,7 +121,7 @@ func TestAppliesAreThrottledButTheFirstAreImmediate(t *testing.T) {
 	inBubble(t, cfg, func(r *rig) {
 		r.runInSync()
 		r.sleep(time.Second) // the bucket is full again
-		r.start = time.Now()
+		r.mark()
 		for range 50 { // a message each 10 ms
 			r.driver.Wake()
 			r.sleep(10 * time.Millisecond)
@@ -139,26 +139,21 @@ func TestAppliesAreThrottledButTheFirstAreImmediate(t *testing.T) {
 func TestAFailedApplyIsRetriedWithBackoffUntilItSucceeds(t *testing.T) {
 	inBubble(t, dataplane.Config{RetryMax: time.Second}, func(r *rig) {
 		r.runInSync()
-		r.start = time.Now()
-		failing := true
-		r.qos.apply = func() error {
-			if failing {
-				return errInjected
-			}
-			return nil
-		}
+		r.mark()
+		r.qos.apply = func() error { return errInjected }
 		r.driver.Wake()
 		r.sleep(3600 * time.Millisecond)
 		ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 		r.Expect(r.timesOf("qos apply")).To(Equal([]time.Duration{0, ms(100), ms(300), ms(700), ms(1500), ms(2500), ms(3500)}))
 
-		failing = false
+		r.set(func() { r.qos.apply = nil })
 		r.take()
 		r.sleep(time.Hour)
 		r.Expect(r.timesOf("qos apply")).To(Equal([]time.Duration{ms(4500)}))
 
-		failing = true // the backoff starts anew
-		r.start = time.Now()
+		// The backoff starts anew.
+		r.set(func() { r.qos.apply = func() error { return errInjected } })
+		r.mark()
 		r.driver.Wake()
 		r.sleep(ms(350))
 		r.Expect(r.timesOf("qos apply")[1:]).To(Equal([]time.Duration{0, ms(100), ms(300)}))
@@ -211,7 +206,7 @@ func TestABackoffNeverDelaysWhatIsNew(t *testing.T) {
 		r.driver.Wake()
 		r.sleep(time.Minute) // the backoff is at its longest
 		r.take()
-		r.start = time.Now()
+		r.mark()
 		r.send("new")
 		synctest.Wait()
 		r.Expect(r.timesOf("table apply")).To(Equal([]time.Duration{0}))
@@ -225,7 +220,7 @@ func TestRefreshTimersResyncTablesAndOtherSyncersEachAtTheirOwnInterval(t *testi
 	cfg := dataplane.Config{RouteRefreshInterval: 10 * time.Second, QoSRefreshInterval: 25 * time.Second}
 	inBubble(t, cfg, func(r *rig) {
 		r.runInSync()
-		r.start = time.Now()
+		r.mark()
 		r.sleep(59 * time.Second)
 		seconds := func(at ...int) (d []time.Duration) {
 			for _, s := range at {
@@ -243,7 +238,7 @@ func TestAConfigUpdateChangesTheRefreshTimersAndZeroTurnsThemOff(t *testing.T) {
 	inBubble(t, dataplane.Config{RouteRefreshInterval: time.Second}, func(r *rig) {
 		r.runInSync()
 		r.send(dataplane.ConfigUpdate{Config: &config.Config{QoSRefreshInterval: 5 * time.Second}})
-		r.start = time.Now()
+		r.mark()
 		r.sleep(12 * time.Second)
 		r.Expect(r.timesOf("table resync")).To(BeEmpty())
 		r.Expect(r.timesOf("qos resync")).To(Equal([]time.Duration{5 * time.Second, 10 * time.Second}))
@@ -266,12 +261,12 @@ func TestARecheckThatAManagerOrASyncerAsksForIsMade(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, dataplane.Config{}, func(r *rig) {
 				r.runInSync()
-				r.start = time.Now()
-				ask(r, time.Now().Add(10*time.Second))
+				r.mark()
+				r.set(func() { ask(r, time.Now().Add(10*time.Second)) })
 				r.driver.Wake()
 				synctest.Wait()
 				r.take()
-				r.qos.apply = func() error { ask(r, time.Time{}); return nil }
+				r.set(func() { r.qos.apply = func() error { r.set(func() { ask(r, time.Time{}) }); return nil } })
 				r.sleep(time.Minute)
 				r.Expect(r.timesOf("qos apply")).To(Equal([]time.Duration{10 * time.Second}))
 			})
@@ -320,7 +315,7 @@ func TestAFullQueueHoldsTheSenderAndLosesNothing(t *testing.T) {
 func TestStoppingReturnsAtOnceAndTouchesNothing(t *testing.T) {
 	inBubble(t, dataplane.Config{}, func(r *rig) {
 		r.runInSync()
-		r.start = time.Now()
+		r.mark()
 		r.cancel()
 		r.Expect(<-r.done).To(Succeed())
 		r.Expect(time.Since(r.start)).To(BeZero())
@@ -349,7 +344,7 @@ func TestStoppingDuringAnApplyWaitsForItButNotForEver(t *testing.T) {
 				r.qos.apply = func() error { time.Sleep(tc.takes); return nil }
 				r.driver.Wake()
 				synctest.Wait()
-				r.start = time.Now()
+				r.mark()
 				r.cancel()
 				err := <-r.done
 				r.Expect(time.Since(r.start)).To(Equal(tc.stopsAfter))

@@ -37,6 +37,32 @@ func (j *journal) add(format string, args ...any) {
 	j.times = append(j.times, time.Since(j.start))
 }
 
+// set changes a fake, or anything else that fakes read, while the loop runs: in a
+// bubble the passing of time alone orders nothing for the race detector.
+func (j *journal) set(change func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	change()
+}
+
+// mark makes now the time from which timesOf counts.
+func (j *journal) mark() { j.set(func() { j.start = time.Now() }) }
+
+// locked reads what set changes.
+func locked[T any](j *journal, read func() T) T {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return read()
+}
+
+// call calls a fake's hook, if it has one.
+func (j *journal) call(hook *func() error) error {
+	if f := locked(j, func() func() error { return *hook }); f != nil {
+		return f()
+	}
+	return nil
+}
+
 // take returns the lines added since the last take.
 func (j *journal) take() []string {
 	j.mu.Lock()
@@ -77,10 +103,7 @@ func (m *fakeManager) ResolveUpdateBatch() error {
 
 func (m *fakeManager) CompleteDeferredWork() error {
 	m.add("%s work", m.name)
-	if m.work != nil {
-		return m.work()
-	}
-	return nil
+	return m.call(&m.work)
 }
 
 func (m *fakeManager) OnApplied(err error) error {
@@ -92,8 +115,15 @@ func (m *fakeManager) OnApplied(err error) error {
 }
 
 func (m *fakeManager) GetRouteTableSyncers() []routetable.SyncerInterface { return m.tables }
-func (m *fakeManager) NextRecheck() (time.Time, bool)                     { return m.recheck, !m.recheck.IsZero() }
-func (m *fakeManager) HealthDetail() []string                             { return m.detail }
+
+func (m *fakeManager) NextRecheck() (time.Time, bool) {
+	at := locked(m.journal, func() time.Time { return m.recheck })
+	return at, !at.IsZero()
+}
+
+func (m *fakeManager) HealthDetail() []string {
+	return locked(m.journal, func() []string { return m.detail })
+}
 
 type fakeSyncer struct {
 	*journal
@@ -117,14 +147,17 @@ func (s *fakeSyncer) QueueResync() { s.add("%s resync", s.name) }
 
 func (s *fakeSyncer) Apply() error {
 	s.add("%s apply", s.name)
-	if s.apply != nil {
-		return s.apply()
-	}
-	return nil
+	return s.call(&s.apply)
 }
 
-func (s *fakeSyncer) NextRecheck() (time.Time, bool) { return s.recheck, !s.recheck.IsZero() }
-func (s *fakeSyncer) HealthDetail() []string         { return s.detail }
+func (s *fakeSyncer) NextRecheck() (time.Time, bool) {
+	at := locked(s.journal, func() time.Time { return s.recheck })
+	return at, !at.IsZero()
+}
+
+func (s *fakeSyncer) HealthDetail() []string {
+	return locked(s.journal, func() []string { return s.detail })
+}
 
 // rig is a driver with one manager, one route table and one other syncer. Time
 // in it is the bubble's: it passes only while everyone waits.

@@ -60,8 +60,10 @@ func TestLivenessIsLostWhenTheLoopHangsAndSaysInWhat(t *testing.T) {
 func TestHealthTellsWhatManagersAndSyncersHaveToTell(t *testing.T) {
 	inBubble(t, dataplane.Config{}, func(r *rig) {
 		r.runInSync()
-		r.manager.detail = []string{"one"}
-		r.qos.detail = []string{"device bwcali1 is stuck"}
+		r.set(func() {
+			r.manager.detail = []string{"one"}
+			r.qos.detail = []string{"device bwcali1 is stuck"}
+		})
 		r.sleep(30 * time.Second) // told even if nothing is applied meanwhile
 		r.Expect(r.take()).To(BeEmpty())
 		r.Expect(r.driver.Health().Details).To(Equal([]string{"one", "device bwcali1 is stuck"}))
