@@ -34,8 +34,13 @@ func (r *replies) parse(messages []Message, datagram []byte) ([]Message, error) 
 		datagram = rest
 		// A notification may carry port ID and sequence number of the request that
 		// caused it. Port IDs are unique and nothing but dumps is requested on this
-		// socket, so both being ours marks a reply, and only that.
-		ours := r.seq != 0 && header.Pid == r.portID && header.Seq == r.seq
+		// socket, so our port ID marks replies, and only those.
+		ours := header.Pid == r.portID && r.portID != 0
+		if ours && (header.Seq != r.seq || r.seq == 0) {
+			// Of a dump that is over for us: the kernel refuses one with ENOBUFS when the
+			// receive buffer is full, but begins it all the same (__netlink_dump_start).
+			continue
+		}
 		if ours && header.Flags&unix.NLM_F_DUMP_INTR != 0 {
 			r.interrupted = true
 		}

@@ -1,0 +1,16 @@
+package ifacemonitor_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"go.uber.org/goleak"
+)
+
+func TestIfaceMonitor(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "ifacemonitor")
+	goleak.VerifyNone(t, goleak.IgnoreAnyFunction(
+		"github.com/onsi/ginkgo/v2/internal/interrupt_handler.(*InterruptHandler).registerForInterrupts.func2"))
+}
