@@ -94,7 +94,7 @@ func (d *decoder) value(node *yaml.Node, path string, v reflect.Value) {
 	d.left--
 	if d.left < 0 {
 		if d.left == -1 {
-			d.fail(path, nil, fmt.Sprintf("document holds too many values, aliases counted: at most %d are allowed", maxNodes))
+			d.fail("", nil, fmt.Sprintf("holds too many values, aliases counted: at most %d are allowed", maxNodes))
 		}
 		return
 	}
