@@ -138,13 +138,25 @@ func (n *Node) Foreign() []string {
 	for _, link := range links {
 		attrs := link.Attrs()
 		if !strings.HasPrefix(attrs.Name, IFBPrefix) {
-			lines = append(lines, fmt.Sprintf("link %s %s ifindex %d mtu %d group %d up %t txqlen %d",
-				link.Type(), attrs.Name, attrs.Index, attrs.MTU, attrs.Group, attrs.RawFlags&unix.IFF_UP != 0, attrs.TxQLen))
+			lines = append(lines, linkText(link))
 			lines = append(lines, n.foreignOn(link, names)...)
 		}
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// WithLink adds a link without qdiscs of its own to a description of Foreign's.
+func WithLink(foreign []string, link netlink.Link) []string {
+	lines := append(slices.Clone(foreign), linkText(link))
+	slices.Sort(lines)
+	return lines
+}
+
+func linkText(link netlink.Link) string {
+	attrs := link.Attrs()
+	return fmt.Sprintf("link %s %s ifindex %d mtu %d group %d up %t txqlen %d", link.Type(), attrs.Name,
+		attrs.Index, attrs.MTU, attrs.Group, attrs.RawFlags&unix.IFF_UP != 0, attrs.TxQLen)
 }
 
 func (n *Node) foreignOn(link netlink.Link, names map[int]string) []string {

@@ -34,6 +34,8 @@ type Node struct {
 	NS *rtnl.Namespace
 	// Kernel reads and changes the namespace's state.
 	*Kernel
+	// Dir is the node's directory; a container sees it under the same path.
+	Dir string
 	// ConfigFile is where the agent's FelixConfiguration manifest goes.
 	ConfigFile string
 	// EndpointsDir is where WorkloadEndpoint manifests go.
@@ -45,7 +47,6 @@ type Node struct {
 
 	suite  *Suite
 	runner runner
-	dir    string
 	pods   int
 }
 
@@ -66,20 +67,20 @@ func (s *Suite) NewNode(kind Kind) *Node {
 	n := &Node{
 		Kind:  kind,
 		suite: s,
-		dir:   filepath.Join(s.root, fmt.Sprintf("node%d", s.serial())),
+		Dir:   filepath.Join(s.root, fmt.Sprintf("node%d", s.serial())),
 		IPv4:  netip.MustParseAddr("192.0.2.1"),
 		IPv6:  netip.MustParseAddr("2001:db8::1"),
 	}
-	n.ConfigFile = filepath.Join(n.dir, "config", "felix.yaml")
-	n.EndpointsDir = filepath.Join(n.dir, "endpoints")
-	n.StatusDir = filepath.Join(n.dir, "status")
+	n.ConfigFile = filepath.Join(n.Dir, "config", "felix.yaml")
+	n.EndpointsDir = filepath.Join(n.Dir, "endpoints")
+	n.StatusDir = filepath.Join(n.Dir, "status")
 	for _, dir := range []string{filepath.Dir(n.ConfigFile), n.EndpointsDir, n.StatusDir} {
 		Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	}
 	switch kind {
 	case Container:
 		n.requireEngine()
-		n.runner, n.NS = newContainerRunner(s, n.dir)
+		n.runner, n.NS = newContainerRunner(s, n.Dir)
 	case PlainNamespace:
 		n.runner, n.NS = newPlainRunner(s)
 	}
