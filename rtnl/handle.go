@@ -41,6 +41,7 @@ type Handle struct {
 	nl          *netlink.Handle
 	raw         *nl.SocketHandle // for requests that netlink.Handle has no method for
 	beforeWrite func(op string)
+	routeIO     routeIO // buffers; the lock of raw's socket guards them
 }
 
 // Open opens a Handle. It fails with EPERM-like errors only later, at the first
