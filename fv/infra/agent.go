@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -108,7 +109,12 @@ func (a *Agent) Kill() {
 
 // Signal sends a signal. SIGSTOP and SIGCONT make an agent that is so short of CPU
 // that it sees everything late.
-func (a *Agent) Signal(signal unix.Signal) error { return unix.Kill(a.pid, signal) }
+func (a *Agent) Signal(signal unix.Signal) error {
+	if a.Exited() || a.pid == 0 {
+		return os.ErrProcessDone
+	}
+	return unix.Kill(a.pid, signal)
+}
 
 // Wait waits for the process to exit by itself and returns its exit code, 128+n
 // for signal n as a shell has it.
@@ -135,9 +141,7 @@ func (a *Agent) ensureDead() {
 	if a.Exited() {
 		return
 	}
-	if a.pid > 0 {
-		_ = unix.Kill(a.pid, unix.SIGKILL)
-	}
+	_ = a.Signal(unix.SIGKILL)
 	a.Wait(StartTimeout)
 }
 

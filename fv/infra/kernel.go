@@ -129,6 +129,18 @@ func (k *Kernel) RoutesTo(prefix netip.Prefix) ([]netlink.Route, error) {
 	})
 }
 
+// DeleteRoutes deletes the routes to a pod, as somebody else might.
+func (k *Kernel) DeleteRoutes(pod *Pod) {
+	GinkgoHelper()
+	for _, addr := range []netip.Addr{pod.IPv4, pod.IPv6} {
+		routes, err := k.RoutesTo(netip.PrefixFrom(addr, addr.BitLen()))
+		Expect(err).NotTo(HaveOccurred())
+		for _, route := range routes {
+			Expect(k.nl.RouteDel(&route)).To(Succeed())
+		}
+	}
+}
+
 // retry repeats a dump that the kernel says was interrupted.
 func retry[T any](dump func() (T, error)) (T, error) {
 	for {

@@ -1,6 +1,8 @@
 package infra
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -95,13 +97,15 @@ func WriteManifest(path string, objects ...Object) {
 	WriteFile(path, data)
 }
 
-// WriteFile replaces a file by a rename from beside its directory, so that no
-// watcher sees it half-written or by another name.
+// WriteFile replaces a file by a rename from another directory, so that no watcher
+// sees it half-written or by another name.
 func WriteFile(path string, data []byte) {
 	GinkgoHelper()
-	temporary := filepath.Join(filepath.Dir(filepath.Dir(path)), ".new-"+filepath.Base(path))
-	Expect(os.WriteFile(temporary, data, 0o644)).To(Succeed())
-	Expect(os.Rename(temporary, path)).To(Succeed())
+	temporary, err := os.CreateTemp("", fmt.Sprintf("%s%d-", rootPrefix, os.Getpid()))
+	Expect(err).NotTo(HaveOccurred())
+	_, err = temporary.Write(data)
+	Expect(errors.Join(err, temporary.Chmod(0o644), temporary.Close())).To(Succeed())
+	Expect(os.Rename(temporary.Name(), path)).To(Succeed())
 }
 
 // KubernetesAnnotations limits both directions by the kubernetes.io annotations;

@@ -16,7 +16,7 @@ import (
 // TCP is measured over this many windows of this length.
 const (
 	tcpWindows = 5
-	tcpWindow  = 400 * time.Millisecond
+	tcpWindow  = 300 * time.Millisecond
 )
 
 // MeasureTCP sends one TCP stream from one namespace to an address in another and
