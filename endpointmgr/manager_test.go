@@ -1,0 +1,699 @@
+package endpointmgr_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/manx-dataplane/manx/config"
+	"github.com/manx-dataplane/manx/dataplane"
+	"github.com/manx-dataplane/manx/endpointmgr"
+	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/qos"
+	"github.com/manx-dataplane/manx/routetable"
+)
+
+const (
+	up   = ifacemonitor.StateUp
+	down = ifacemonitor.StateDown
+	gone = ifacemonitor.StateNotPresent
+)
+
+var rate30M = qos.Limits{Egress: &qos.Limit{RateBits: 30_000_000, BurstBits: qos.DefaultBurst}}
+
+// configured is what an interface with an ordinary endpoint has.
+var configured = map[string]string{
+	"net/ipv4/conf/X/rp_filter":    "1",
+	"net/ipv4/conf/X/proxy_arp":    "1",
+	"net/ipv4/conf/X/forwarding":   "1",
+	"net/ipv4/neigh/X/proxy_delay": "0",
+	"net/ipv6/conf/X/accept_ra":    "0",
+	"net/ipv6/conf/X/proxy_ndp":    "1",
+	"net/ipv6/conf/X/forwarding":   "1",
+}
+
+// expectUp checks that everything of pod("cali1") is there.
+func expectUp(w *world) {
+	GinkgoHelper()
+	Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.1/32"}))
+	Expect(w.v6.cidrs("cali1")).To(Equal([]string{"fd00::1/128"}))
+	Expect(w.qos.limits).To(HaveKeyWithValue("cali1", rate30M))
+	Expect(w.sysctl.of("cali1")).To(Equal(configured))
+	Expect(w.status.status).To(HaveKeyWithValue(id("a"), endpointmgr.StatusUp))
+}
+
+// expectNothing checks that nothing is held for anyone.
+func expectNothing(w *world) {
+	GinkgoHelper()
+	Expect(w.v4.routes).To(BeEmpty())
+	Expect(w.v6.routes).To(BeEmpty())
+	Expect(w.qos.limits).To(BeEmpty())
+	Expect(w.status.status).To(BeEmpty())
+}
+
+var _ = Describe("The order of endpoint and interface", func() {
+	var w *world
+	BeforeEach(func() { w = newWorld() })
+
+	It("does not matter at the start: interface first", func() {
+		w.link("cali1", 7, down)
+		Expect(w.apply()).To(Succeed())
+		w.link("cali1", 7, up)
+		Expect(w.apply()).To(Succeed())
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		expectUp(w)
+	})
+
+	It("does not matter at the start: endpoint first", func() {
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a down"}))
+		w.link("cali1", 7, up)
+		Expect(w.apply()).To(Succeed())
+		expectUp(w)
+	})
+
+	It("does not matter at removal: endpoint first", func() {
+		w.update(id("a"), pod("cali1"))
+		w.link("cali1", 7, up)
+		Expect(w.apply()).To(Succeed())
+		w.remove(id("a"))
+		Expect(w.apply()).To(Succeed())
+		expectNothing(w)
+		w.link("cali1", 7, gone)
+		Expect(w.apply()).To(Succeed())
+		expectNothing(w)
+	})
+
+	It("does not matter at removal: interface first", func() {
+		w.update(id("a"), pod("cali1"))
+		w.link("cali1", 7, up)
+		Expect(w.apply()).To(Succeed())
+		w.status.take()
+		w.link("cali1", 7, gone)
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a down"}))
+		w.remove(id("a"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a gone"}))
+		expectNothing(w)
+	})
+
+	DescribeTable("interface gone and back: programmed and configured anew, and down in between",
+		func(index int, inOneBatch bool) {
+			w.update(id("a"), pod("cali1"))
+			w.link("cali1", 204, up)
+			Expect(w.apply()).To(Succeed())
+			w.status.take()
+			w.link("cali1", 204, gone)
+			if !inOneBatch {
+				Expect(w.apply()).To(Succeed())
+				Expect(w.sysctl.of("cali1")).To(BeEmpty())
+			}
+			w.link("cali1", index, up)
+			Expect(w.apply()).To(Succeed())
+			Expect(w.status.take()).To(Equal([]string{"a down", "a up"}))
+			expectUp(w)
+		},
+		Entry("same index", 204, false),
+		Entry("higher index", 205, false),
+		Entry("lower index", 83, false),
+		Entry("same index, in one batch", 204, true),
+		Entry("higher index, in one batch", 205, true),
+		Entry("lower index, in one batch", 83, true),
+	)
+
+	It("down and up again: reported down, then up, and configured anew", func() {
+		w.update(id("a"), pod("cali1"))
+		w.link("cali1", 7, up)
+		Expect(w.apply()).To(Succeed())
+		w.status.take()
+		w.link("cali1", 7, down)
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a down"}))
+		Expect(w.v4.cidrs("cali1")).NotTo(BeEmpty(), "the table knows itself that the interface is down")
+		clear(w.sysctl.values)
+		w.link("cali1", 7, up)
+		Expect(w.apply()).To(Succeed())
+		expectUp(w)
+	})
+
+	It("an older index that speaks late changes nothing (case B)", func() {
+		w.link("cali1", 83, up)
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		w.sysctl.values = map[string]string{} // 204 is a new interface
+		for _, e := range []struct {
+			index int
+			state ifacemonitor.State
+		}{{204, down}, {204, up}, {83, down}, {83, gone}, {204, up}} {
+			w.tellLink("cali1", e.index, e.state)
+			Expect(w.apply()).To(Succeed())
+		}
+		expectUp(w)
+		Expect(w.status.take()).To(Equal([]string{"a up", "a down", "a up"}))
+	})
+})
+
+var _ = Describe("What an endpoint wants", func() {
+	var w *world
+	BeforeEach(func() { w = newWorld() })
+
+	run := func(ep dataplane.WorkloadEndpoint) {
+		GinkgoHelper()
+		w.link("cali1", 7, up)
+		w.update(id("a"), ep)
+		Expect(w.apply()).To(Succeed())
+	}
+
+	It("routes its addresses with its MAC, nets without, floating addresses too, each once", func() {
+		run(pod("cali1", func(ep *dataplane.WorkloadEndpoint) {
+			ep.IPv4Nets = []netip.Prefix{
+				netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.1.2.3/24"), netip.MustParsePrefix("10.0.0.1/32"),
+			}
+			ep.IPv4NAT = []dataplane.NAT{{ExternalIP: netip.MustParseAddr("192.0.2.1"), InternalIP: netip.MustParseAddr("10.0.0.1")}}
+			ep.IPv6NAT = []dataplane.NAT{{ExternalIP: netip.MustParseAddr("2001:db8::1")}}
+		}))
+		target := func(cidr string, mac net.HardwareAddr) routetable.Target {
+			return routetable.Target{Type: routetable.TargetTypeLinkLocalUnicast, CIDR: netip.MustParsePrefix(cidr), DestMAC: mac}
+		}
+		Expect(w.v4.routes["cali1"]).To(Equal([]routetable.Target{
+			target("10.0.0.1/32", mac), target("10.1.2.0/24", nil), target("192.0.2.1/32", mac),
+		}))
+		Expect(w.v6.routes["cali1"]).To(Equal([]routetable.Target{
+			target("fd00::1/128", mac), target("2001:db8::1/128", mac),
+		}))
+	})
+
+	It("does not route floating addresses where they are off, and takes them up when they are turned on", func() {
+		w = newWorld(func(c *endpointmgr.Config) { c.FloatingIPs = false })
+		run(pod("cali1", func(ep *dataplane.WorkloadEndpoint) {
+			ep.IPv4NAT = []dataplane.NAT{{ExternalIP: netip.MustParseAddr("192.0.2.1")}}
+		}))
+		Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.1/32"}))
+		w.m.OnUpdate(dataplane.ConfigUpdate{Config: &config.Config{FloatingIPs: true}})
+		Expect(w.apply()).To(Succeed())
+		Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.1/32", "192.0.2.1/32"}))
+	})
+
+	It("works without IPv6", func() {
+		w = newWorld(func(c *endpointmgr.Config) { c.RoutesV6, c.IPv6Support = nil, false })
+		run(pod("cali1"))
+		Expect(w.status.status).To(HaveKeyWithValue(id("a"), endpointmgr.StatusUp))
+		for path := range w.sysctl.values {
+			Expect(path).NotTo(ContainSubstring("ipv6"))
+		}
+	})
+
+	It("admin down: claimed, but no routes, no limits, status down", func() {
+		run(pod("cali1"))
+		run(pod("cali1", func(ep *dataplane.WorkloadEndpoint) { ep.State = dataplane.EndpointInactive }))
+		Expect(w.v4.routes).To(HaveKeyWithValue("cali1", []routetable.Target{}))
+		Expect(w.v6.routes).To(HaveKeyWithValue("cali1", []routetable.Target{}))
+		Expect(w.qos.limits).To(HaveKeyWithValue("cali1", qos.Limits{}))
+		Expect(w.status.take()).To(Equal([]string{"a up", "a down"}))
+		run(pod("cali1"))
+		expectUp(w)
+	})
+
+	It("admin down from the start: the interface is not configured", func() {
+		run(pod("cali1", func(ep *dataplane.WorkloadEndpoint) { ep.State = dataplane.EndpointInactive }))
+		Expect(w.sysctl.writes).To(BeZero())
+		Expect(w.status.take()).To(Equal([]string{"a down"}))
+	})
+
+	It("loose reverse path filtering only while it may use other sources", func() {
+		run(pod("cali1", func(ep *dataplane.WorkloadEndpoint) {
+			ep.AllowSpoofedSourcePrefixes = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}
+		}))
+		Expect(w.sysctl.of("cali1")).To(HaveKeyWithValue("net/ipv4/conf/X/rp_filter", "2"))
+		run(pod("cali1"))
+		Expect(w.sysctl.of("cali1")).To(Equal(configured))
+	})
+
+	It("limits are worked out anew when the configuration changes", func() {
+		run(pod("cali1"))
+		w.m.OnUpdate(dataplane.ConfigUpdate{Config: &config.Config{
+			FloatingIPs: true, QoSKubernetesAnnotations: true, QoSDefaultBurstBits: 1_000_000,
+		}})
+		Expect(w.apply()).To(Succeed())
+		Expect(w.qos.limits["cali1"]).To(Equal(qos.Limits{Egress: &qos.Limit{RateBits: 30_000_000, BurstBits: 1_000_000}}))
+		w.m.OnUpdate(dataplane.ConfigUpdate{Config: &config.Config{FloatingIPs: true}})
+		Expect(w.apply()).To(Succeed())
+		Expect(w.qos.limits["cali1"]).To(Equal(qos.Limits{}), "the annotation does not count any more")
+		Expect(w.status.status).To(HaveKeyWithValue(id("a"), endpointmgr.StatusUp))
+	})
+
+	It("moving to another interface takes everything along in one apply, and is down in between", func() {
+		w.link("cali2", 8, up)
+		run(pod("cali1"))
+		w.status.take()
+		w.update(id("a"), pod("cali2"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.v4.routes).To(HaveLen(1))
+		Expect(w.v4.cidrs("cali2")).To(Equal([]string{"10.0.0.1/32"}))
+		Expect(w.qos.limits).To(Equal(map[string]qos.Limits{"cali2": rate30M}))
+		Expect(w.status.take()).To(Equal([]string{"a down", "a up"}))
+	})
+
+	It("two endpoints may swap interfaces in one batch", func() {
+		w.link("cali1", 7, up)
+		w.link("cali2", 8, up)
+		net4 := func(s string) func(*dataplane.WorkloadEndpoint) {
+			return func(ep *dataplane.WorkloadEndpoint) { ep.IPv4Nets = []netip.Prefix{netip.MustParsePrefix(s)} }
+		}
+		w.update(id("a"), pod("cali1", net4("10.0.0.1/32")))
+		w.update(id("b"), pod("cali2", net4("10.0.0.2/32")))
+		Expect(w.apply()).To(Succeed())
+		w.update(id("a"), pod("cali2", net4("10.0.0.1/32")))
+		w.update(id("b"), pod("cali1", net4("10.0.0.2/32")))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.2/32"}))
+		Expect(w.v4.cidrs("cali2")).To(Equal([]string{"10.0.0.1/32"}))
+		Expect(w.status.status).To(Equal(map[dataplane.WorkloadEndpointID]endpointmgr.Status{
+			id("a"): endpointmgr.StatusUp, id("b"): endpointmgr.StatusUp,
+		}))
+		Expect(w.warnings()).To(BeEmpty(), "that is no conflict")
+	})
+})
+
+var _ = Describe("Two endpoints on one interface", func() {
+	var w *world
+	BeforeEach(func() {
+		w = newWorld()
+		w.link("cali1", 7, up)
+	})
+	second := func(ep *dataplane.WorkloadEndpoint) {
+		ep.IPv4Nets = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")}
+		ep.Annotations = nil
+	}
+
+	DescribeTable("the lower ID wins whoever comes first; the other takes over when it goes",
+		func(first, then string) {
+			eps := map[string]dataplane.WorkloadEndpoint{"a": pod("cali1"), "b": pod("cali1", second)}
+			w.update(id(first), eps[first])
+			Expect(w.apply()).To(Succeed())
+			w.update(id(then), eps[then])
+			Expect(w.apply()).To(Succeed())
+			expectUp(w)
+			Expect(w.status.status).To(HaveKeyWithValue(id("b"), endpointmgr.StatusDown))
+			warnings := w.warnings()
+			Expect(warnings).To(HaveLen(1))
+			Expect(warnings[0]).To(And(ContainSubstring("k8s b eth0"), ContainSubstring("claimed by k8s a eth0")))
+			w.update(id("b"), eps["b"])
+			Expect(w.apply()).To(Succeed())
+			Expect(w.warnings()).To(BeEmpty(), "said once")
+
+			w.remove(id("a"))
+			Expect(w.apply()).To(Succeed())
+			Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.2/32"}))
+			Expect(w.qos.limits).To(Equal(map[string]qos.Limits{"cali1": {}}))
+			Expect(w.status.status).To(Equal(map[dataplane.WorkloadEndpointID]endpointmgr.Status{id("b"): endpointmgr.StatusUp}))
+		},
+		Entry("winner first", "a", "b"),
+		Entry("winner second", "b", "a"),
+	)
+
+	It("removing the one in the shadow touches nothing of the winner's", func() {
+		w.update(id("a"), pod("cali1"))
+		w.update(id("b"), pod("cali1", second))
+		Expect(w.apply()).To(Succeed())
+		w.status.take()
+		w.remove(id("b"))
+		Expect(w.apply()).To(Succeed())
+		expectUp(w)
+		Expect(w.status.take()).To(Equal([]string{"b gone"}))
+	})
+
+	It("the winner moving to another interface lets the other take over", func() {
+		w.link("cali2", 8, up)
+		w.update(id("a"), pod("cali1"))
+		w.update(id("b"), pod("cali1", second))
+		Expect(w.apply()).To(Succeed())
+		w.update(id("a"), pod("cali2"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.2/32"}))
+		Expect(w.v4.cidrs("cali2")).To(Equal([]string{"10.0.0.1/32"}))
+	})
+
+	It("IDs are compared by orchestrator, workload, endpoint", func() {
+		ids := []dataplane.WorkloadEndpointID{
+			{Orchestrator: "a", Workload: "z", Endpoint: "z"},
+			{Orchestrator: "b", Workload: "a", Endpoint: "z"},
+			{Orchestrator: "b", Workload: "b", Endpoint: "a"},
+			{Orchestrator: "b", Workload: "b", Endpoint: "b"},
+		}
+		for i, a := range ids {
+			for j, b := range ids {
+				Expect(a.Compare(b) < 0).To(Equal(i < j), "%v %v", a, b)
+				Expect(a.Compare(b) == 0).To(Equal(i == j))
+			}
+		}
+	})
+})
+
+var _ = Describe("Bad input", func() {
+	var w *world
+	BeforeEach(func() {
+		w = newWorld(func(c *endpointmgr.Config) {
+			c.IsWorkloadIface = func(name string) bool { return strings.HasPrefix(name, "cali") }
+		})
+		w.link("cali1", 7, up)
+		w.link("eth0", 2, up)
+	})
+
+	DescribeTable("an interface name that cannot be: endpoint down, said once, others go on",
+		func(name, says string) {
+			w.update(id("a"), pod("cali1"))
+			w.update(id("b"), pod(name))
+			Expect(w.apply()).To(Succeed())
+			expectUp(w)
+			Expect(w.status.status).To(HaveKeyWithValue(id("b"), endpointmgr.StatusDown))
+			Expect(w.v4.routes).To(HaveLen(1))
+			Expect(w.qos.limits).To(HaveLen(1))
+			Expect(w.warnings()).To(ConsistOf(And(ContainSubstring("k8s b eth0"), ContainSubstring(says))))
+
+			w.update(id("b"), pod(name))
+			Expect(w.apply()).To(Succeed())
+			Expect(w.warnings()).To(BeEmpty())
+			w.remove(id("b"))
+			Expect(w.apply()).To(Succeed())
+			expectUp(w)
+		},
+		Entry("empty", "", "must have 1 to 15 bytes"),
+		Entry("16 bytes", "cali567890123456", "must have 1 to 15 bytes"),
+		Entry("slash", "cali/../all", "without slashes"),
+		Entry("colon", "cali1:0", "without slashes, colons"),
+		Entry("space", "cali 1", "and spaces"),
+		Entry("..", "..", "must have 1 to 15 bytes"),
+		Entry("the node's own", "eth0", "must begin with a prefix of workload interfaces"),
+	)
+
+	It("a bad value is named, once until it changes, and the rest counts", func() {
+		bad := pod("cali1", func(ep *dataplane.WorkloadEndpoint) {
+			ep.Annotations = map[string]string{
+				"kubernetes.io/egress-bandwidth":  "30M",
+				"kubernetes.io/ingress-bandwidth": "1",
+			}
+			ep.IPv4Nets = append(ep.IPv4Nets, netip.Prefix{}, netip.MustParsePrefix("fd00::2/128"))
+			ep.IPv6NAT = []dataplane.NAT{{}}
+			ep.MAC = net.HardwareAddr{1, 2}
+		})
+		w.update(id("a"), bad)
+		Expect(w.apply()).To(Succeed())
+		Expect(w.qos.limits).To(HaveKeyWithValue("cali1", rate30M))
+		Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.1/32"}))
+		Expect(w.status.status).To(HaveKeyWithValue(id("a"), endpointmgr.StatusUp))
+		Expect(w.warnings()).To(ConsistOf(
+			ContainSubstring("kubernetes.io/ingress-bandwidth"),
+			ContainSubstring("MAC 01:02: must have 6 bytes"),
+			ContainSubstring("must be an IPv4 network"),
+			ContainSubstring("network fd00::2/128: must be an IPv4 network"),
+			ContainSubstring("must be an IPv6 address"),
+		))
+		w.update(id("a"), bad)
+		w.link("cali1", 7, down)
+		Expect(w.apply()).To(Succeed())
+		Expect(w.warnings()).To(BeEmpty())
+
+		w.update(id("a"), pod("cali1"))
+		w.update(id("a"), bad)
+		Expect(w.apply()).To(Succeed())
+		Expect(w.warnings()).To(BeEmpty(), "nobody saw it right")
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		w.update(id("a"), bad)
+		Expect(w.apply()).To(Succeed())
+		Expect(w.warnings()).To(HaveLen(5))
+	})
+
+	It("an update without an endpoint and messages it does not know are ignored", func() {
+		w.update(id("a"), pod("cali1"))
+		w.m.OnUpdate(dataplane.WorkloadEndpointUpdate{ID: id("a")})
+		w.m.OnUpdate(dataplane.ConfigUpdate{})
+		w.m.OnUpdate("unknown")
+		w.m.OnUpdate(nil)
+		w.remove(id("never seen"))
+		Expect(w.apply()).To(Succeed())
+		expectUp(w)
+	})
+})
+
+var _ = Describe("Sysctls", func() {
+	var w *world
+	BeforeEach(func() {
+		w = newWorld()
+		w.link("cali1", 7, up)
+	})
+
+	It("that fail keep the endpoint down, name the interface, are retried, and hold up no other endpoint", func() {
+		w.sysctl.fail = func(path string) error {
+			if strings.Contains(path, "/cali0/") && strings.HasSuffix(path, "proxy_arp") {
+				return fmt.Errorf("write %s: %w", path, syscall.EACCES)
+			}
+			return nil
+		}
+		w.link("cali0", 6, up)
+		w.update(id("0"), pod("cali0"))
+		w.update(id("a"), pod("cali1"))
+		err := w.apply()
+		Expect(err).To(MatchError(syscall.EACCES))
+		Expect(err).To(MatchError(ContainSubstring("configure interface cali0: write net/ipv4/conf/cali0/proxy_arp")))
+		expectUp(w)
+		Expect(w.status.status).To(HaveKeyWithValue(id("0"), endpointmgr.StatusDown))
+		Expect(w.sysctl.of("cali0")).To(HaveLen(len(configured)-1-3), "the other IPv4 ones are written")
+
+		w.sysctl.fail = nil
+		Expect(w.apply()).To(Succeed())
+		Expect(w.sysctl.of("cali0")).To(Equal(configured))
+		Expect(w.status.status).To(HaveKeyWithValue(id("0"), endpointmgr.StatusUp))
+	})
+
+	It("of an interface that has just gone are no error: it waits", func() {
+		delete(w.sysctl.ifaces, "cali1")
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.status).To(HaveKeyWithValue(id("a"), endpointmgr.StatusDown))
+		w.link("cali1", 7, gone)
+		Expect(w.apply()).To(Succeed())
+		w.link("cali1", 8, up)
+		Expect(w.apply()).To(Succeed())
+		expectUp(w)
+		Expect(w.warnings()).To(BeEmpty())
+	})
+
+	It("of IPv6 that the kernel does not have are said once, and the endpoint is up", func() {
+		w.sysctl.noIPv6 = true
+		w.link("cali2", 8, up)
+		w.update(id("a"), pod("cali1"))
+		w.update(id("b"), pod("cali2"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.status).To(Equal(map[dataplane.WorkloadEndpointID]endpointmgr.Status{
+			id("a"): endpointmgr.StatusUp, id("b"): endpointmgr.StatusUp,
+		}))
+		Expect(w.warnings()).To(ConsistOf(ContainSubstring("no IPv6 sysctls")))
+	})
+
+	It("are not written again without a reason", func() {
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		writes := w.sysctl.writes
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.apply()).To(Succeed())
+		Expect(w.sysctl.writes).To(Equal(writes))
+	})
+
+	It("are left as they are when the endpoint goes", func() {
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		w.remove(id("a"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.sysctl.of("cali1")).To(Equal(configured))
+	})
+})
+
+var _ = Describe("Status", func() {
+	var w *world
+	BeforeEach(func() {
+		w = newWorld()
+		w.link("cali1", 7, up)
+		w.update(id("a"), pod("cali1"))
+	})
+
+	It("is up only after the syncers are done", func() {
+		Expect(w.m.CompleteDeferredWork()).To(Succeed())
+		Expect(w.status.take()).To(BeEmpty())
+		Expect(w.m.OnApplied(nil)).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a up"}))
+	})
+
+	It("is lost before anything is taken away", func() {
+		Expect(w.apply()).To(Succeed())
+		w.status.take()
+		w.remove(id("a"))
+		Expect(w.m.CompleteDeferredWork()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a gone"}))
+	})
+
+	It("waits for syncers that failed, but what is up stays up meanwhile", func() {
+		Expect(w.apply(errInjected)).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a down"}))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a up"}))
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply(errInjected)).To(Succeed())
+		Expect(w.status.take()).To(BeEmpty())
+	})
+
+	It("waits for no other endpoint's interface where the syncers can tell them apart", func() {
+		w = newWorld(func(c *endpointmgr.Config) {
+			c.RoutesV4 = tellingTable{c.RoutesV4.(*fakeTable)}
+			c.RoutesV6 = nil
+			c.QoS = struct {
+				*fakeQoS
+				endpointmgr.PendingTeller
+			}{c.QoS.(*fakeQoS), neverPending{}}
+		})
+		w.link("cali1", 7, up)
+		w.link("cali2", 8, up)
+		w.update(id("a"), pod("cali1"))
+		w.update(id("b"), pod("cali2"))
+		w.v4.pending["cali2"] = true
+		Expect(w.apply(errInjected)).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a up", "b down"}))
+		Expect(w.apply()).To(Succeed(), "no error, but it still waits")
+		Expect(w.status.take()).To(BeEmpty())
+		w.v4.pending["cali2"] = false
+		Expect(w.apply(errInjected)).To(Succeed(), "an error of yet another")
+		Expect(w.status.take()).To(Equal([]string{"b up"}))
+	})
+
+	It("is told again when an endpoint that is up changes, and not when nothing does", func() {
+		Expect(w.apply()).To(Succeed())
+		w.status.take()
+		Expect(w.apply()).To(Succeed())
+		w.link("cali1", 7, up)
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(BeEmpty())
+		changed := pod("cali1")
+		changed.IPv4Nets = nil
+		w.m.OnUpdate(dataplane.WorkloadEndpointUpdate{ID: id("a"), Endpoint: &changed})
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a up"}))
+		Expect(w.status.spec[id("a")]).To(BeIdenticalTo(&changed))
+	})
+
+	It("that could not be told is told at the next apply, and holds up no other", func() {
+		w.link("cali2", 8, up)
+		w.update(id("b"), pod("cali2"))
+		failA := func(i dataplane.WorkloadEndpointID) error {
+			if i == id("a") {
+				return errInjected
+			}
+			return nil
+		}
+		w.status.fail = failA
+		Expect(w.apply()).To(MatchError(ContainSubstring("report endpoint k8s a eth0 as up: injected")))
+		Expect(w.status.take()).To(Equal([]string{"b up"}))
+		w.status.fail = nil
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a up"}))
+
+		w.status.fail = failA
+		w.remove(id("a"))
+		w.remove(id("b"))
+		Expect(w.apply()).To(MatchError(ContainSubstring("report endpoint k8s a eth0 as gone: injected")))
+		Expect(w.status.take()).To(Equal([]string{"b gone"}))
+		Expect(w.v4.routes).To(BeEmpty())
+		w.status.fail = nil
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a gone"}))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(BeEmpty())
+	})
+
+	It("gone could not be told and the endpoint came back: down, then up", func() {
+		Expect(w.apply()).To(Succeed())
+		w.status.take()
+		w.status.fail = func(dataplane.WorkloadEndpointID) error { return errInjected }
+		w.remove(id("a"))
+		Expect(w.apply()).To(HaveOccurred())
+		w.status.fail = nil
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a down", "a up"}))
+	})
+
+	It("of all is told before the reporter hears that it was, once, and again only after an error", func() {
+		w.status.allErr = errInjected
+		Expect(w.m.CompleteDeferredWork()).To(Succeed())
+		Expect(w.status.all).To(BeZero())
+		Expect(w.m.OnApplied(nil)).To(MatchError(errInjected))
+		w.status.allErr = nil
+		Expect(w.apply()).To(Succeed())
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.all).To(Equal(2))
+	})
+
+	It("is counted", func() {
+		reg := prometheus.NewRegistry()
+		w = newWorld(func(c *endpointmgr.Config) { c.Registerer = reg })
+		w.link("cali1", 7, up)
+		w.update(id("a"), pod("cali1"))
+		w.update(id("b"), pod("cali2"))
+		w.update(id("c"), pod("cali3"))
+		Expect(w.apply()).To(Succeed())
+		w.remove(id("c"))
+		Expect(w.apply()).To(Succeed())
+		Expect(testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP manx_dataplane_endpoints Number of workload endpoints, by the status last reported.
+# TYPE manx_dataplane_endpoints gauge
+manx_dataplane_endpoints{status="down"} 1
+manx_dataplane_endpoints{status="up"} 1
+`))).To(Succeed())
+	})
+
+	It("may have nobody who wants to know", func() {
+		w = newWorld(func(c *endpointmgr.Config) { c.Status, c.Log = nil, nil })
+		w.link("cali1", 7, up)
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.v4.cidrs("cali1")).NotTo(BeEmpty())
+	})
+})
+
+var _ = Describe("A driver", func() {
+	It("gets those route tables that it can apply", func() {
+		w := newWorld()
+		Expect(w.m.GetRouteTableSyncers()).To(BeEmpty())
+		table := struct {
+			*fakeTable
+			routetable.SyncerInterface
+		}{fakeTable: w.v4}
+		w = newWorld(func(c *endpointmgr.Config) { c.RoutesV4, c.RoutesV6 = table, nil })
+		Expect(w.m.GetRouteTableSyncers()).To(Equal([]routetable.SyncerInterface{table}))
+	})
+
+	It("may call OnUpdate at any time without anything being touched", func() {
+		w := newWorld()
+		w.link("cali1", 7, up)
+		w.update(id("a"), pod("cali1"))
+		Expect(w.sysctl.writes).To(BeZero())
+		Expect(w.v4.routes).To(BeEmpty())
+		Expect(w.qos.limits).To(BeEmpty())
+		Expect(w.status.history).To(BeEmpty())
+	})
+})
+
+type neverPending struct{}
+
+func (neverPending) Pending(string) bool { return false }
