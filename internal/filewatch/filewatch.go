@@ -2,17 +2,17 @@ package filewatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 )
 
 // Defaults of Options.
@@ -58,7 +58,15 @@ func Watch(ctx context.Context, path string, options Options) (<-chan struct{}, 
 		logger.SetOutput(io.Discard)
 		options.Log = logger
 	}
-	w := &watcher{path: absolute, options: options, signal: make(chan struct{}, 1)}
+	w := &watcher{
+		path:    absolute,
+		options: options,
+		signal:  make(chan struct{}, 1),
+		events:  make(chan struct{}, 1),
+	}
+	if err := w.open(); err != nil {
+		w.warn(err)
+	}
 	w.follow()
 	go w.run(ctx)
 	return w.signal, nil
@@ -67,133 +75,123 @@ func Watch(ctx context.Context, path string, options Options) (<-chan struct{}, 
 type watcher struct {
 	path    string
 	options Options
-	signal  chan struct{}
+	signal  chan struct{} // to the reader
+	events  chan struct{} // from inotify
 
-	notify  *fsnotify.Watcher  // nil while inotify cannot be used
-	watched map[string]inodeID // the directories that notify watches
-	warned  bool               // said that inotify cannot be used
+	inotify *os.File     // nil where inotify cannot be used
+	fd      int          // inotify's
+	watches map[int]bool // inotify's watch descriptors
+	warned  bool         // said that inotify cannot be used
 }
 
-// inodeID tells a directory from another one of the same name.
-type inodeID struct {
-	device, inode uint64
+// eventMask is all that can change what a directory holds, or which one it is.
+const eventMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB |
+	unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+
+// open starts inotify. What the events say is of no interest, only that there are some.
+func (w *watcher) open() error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return os.NewSyscallError("inotify_init1", err)
+	}
+	w.fd, w.inotify = fd, os.NewFile(uintptr(fd), "inotify")
+	go func(inotify *os.File) {
+		buffer := make([]byte, 64<<10)
+		for {
+			if _, err := inotify.Read(buffer); err != nil {
+				return // closed
+			}
+			offer(w.events)
+		}
+	}(w.inotify)
+	return nil
+}
+
+// offer puts a value into a channel that holds one, unless there is one already.
+func offer(channel chan<- struct{}) {
+	select {
+	case channel <- struct{}{}:
+	default:
+	}
 }
 
 func (w *watcher) run(ctx context.Context) {
 	poll := time.NewTicker(w.options.Poll)
 	defer poll.Stop()
-	defer w.close()
+	if w.inotify != nil {
+		defer w.inotify.Close()
+	}
 	var settled <-chan time.Time // nil unless an event waits to be signalled
 	for {
-		var events <-chan fsnotify.Event
-		var errs <-chan error
-		if w.notify != nil {
-			events, errs = w.notify.Events, w.notify.Errors
-		}
 		select {
 		case <-ctx.Done():
 			return
-		case event, open := <-events:
-			if !open {
-				w.close() // the next poll starts anew
-				continue
-			}
-			if _, own := w.watched[event.Name]; own {
-				// The directory itself went, or was replaced.
-				w.watched = nil
-			}
+		case <-w.events:
 			if settled == nil {
 				settled = time.After(w.options.Settle)
 			}
-		case _, open := <-errs:
-			if !open {
-				w.close()
-				continue
-			}
-			// Events were lost.
-			if settled == nil {
-				settled = time.After(w.options.Settle)
-			}
+			continue
 		case <-settled:
 			settled = nil
-			w.tell()
 		case <-poll.C:
-			w.tell()
 		}
+		// First the watches move to where the path leads now: what changes later is
+		// seen by them, what changed before by the reader.
+		w.follow()
+		offer(w.signal)
 	}
 }
 
-// tell signals, after the watches have been moved to where the path leads now: what
-// changes later is seen by them, what changed before by the reader.
-func (w *watcher) tell() {
-	w.follow()
-	select {
-	case w.signal <- struct{}{}:
-	default:
-	}
-}
-
-// follow watches the directories in which the path can change. When they are others
-// than before, all watches are made anew: inotify follows inodes and fsnotify names,
-// and only from a new start do the two surely agree.
+// follow watches the directories in which the path can change, as they are now. The
+// kernel's watches belong to inodes, so that watching again is right and cheap both
+// where a directory is the same as before and where only its name is.
 func (w *watcher) follow() {
+	if w.inotify == nil {
+		return
+	}
 	// Looking and watching are two steps: look again until both agree.
-	const tries = 3
+	const tries = 10
+	wanted := directories(w.path)
 	for range tries {
-		wanted := identify(directories(w.path))
-		if w.notify != nil && maps.Equal(wanted, w.watched) {
+		w.watch(wanted)
+		again := directories(w.path)
+		if slices.Equal(again, wanted) {
 			return
 		}
-		if err := w.watch(wanted); err != nil {
-			w.close()
-			if !w.warned {
-				w.options.Log.WithError(err).WithField("path", w.path).
-					Warnf("Cannot watch for changes; looking every %v instead", w.options.Poll)
-				w.warned = true
-			}
-			return
-		}
+		wanted = again
 	}
 }
 
-// watch replaces all watches.
-func (w *watcher) watch(wanted map[string]inodeID) error {
-	fresh, err := fsnotify.NewWatcher()
-	if err != nil {
-		return err
-	}
-	for directory := range wanted {
-		// One that has gone meanwhile is found out by looking again.
-		if err := fresh.Add(directory); err != nil && !os.IsNotExist(err) {
-			_ = fresh.Close()
-			return fmt.Errorf("watch directory %s: %w", directory, err)
-		}
-	}
-	w.close()
-	w.notify, w.watched = fresh, wanted
-	return nil
-}
-
-func (w *watcher) close() {
-	if w.notify != nil {
-		_ = w.notify.Close()
-	}
-	w.notify, w.watched = nil, nil
-}
-
-// identify returns the directories that exist, with their inodes.
-func identify(directories []string) map[string]inodeID {
-	found := make(map[string]inodeID)
+// watch makes the directories the ones that are watched.
+func (w *watcher) watch(directories []string) {
+	watches := make(map[int]bool, len(directories))
 	for _, directory := range directories {
-		info, err := os.Stat(directory)
-		if err != nil {
-			continue
-		}
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-			found[directory] = inodeID{device: stat.Dev, inode: stat.Ino}
+		switch wd, err := unix.InotifyAddWatch(w.fd, directory, eventMask); {
+		case err == nil:
+			watches[wd] = true
+		case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
+			// It went meanwhile; follow looks again.
+		default:
+			w.warn(fmt.Errorf("watch directory %s: %w", directory, err))
 		}
 	}
-	return found
+	for wd := range w.watches {
+		if !watches[wd] {
+			// An error says that the kernel has dropped it already.
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd))
+		}
+	}
+	w.watches = watches
+}
+
+// warn says once that changes may be seen late.
+func (w *watcher) warn(err error) {
+	if w.warned {
+		return
+	}
+	w.warned = true
+	w.options.Log.WithError(err).WithField("path", w.path).
+		Warnf("Cannot watch for all changes; looking every %v beside that", w.options.Poll)
 }
 
 // directories returns those in which a change can change what the path leads to: the
