@@ -158,37 +158,36 @@ var _ = onEachKind("throughput", func(kind infra.Kind) {
 	It("is within 10 % of the limit after the burst, both ways, IPv4 and IPv6, also after a change", func() {
 		node := suite.NewNode(kind)
 		node.StartAgent()
+		pods := make([]*infra.Pod, len(paths)) // one for each path, so that all are measured at once
+		for i := range pods {
+			pods[i] = node.StartPod(fmt.Sprintf("measured-%d", i))
+		}
 		for _, rate := range []uint64{20, 50} {
-			pod := node.StartPod(fmt.Sprintf("rate-%d", rate))
 			limit := infra.Limit{RateBits: rate * 1e6, BurstBits: 1 << 20}
-			// Another limit first: what counts is what a change leaves in force.
-			pod.Publish(infra.CalicoAnnotations("5M", "5M", "1Mi"))
-			eventuallyLimited(node, pod, both(infra.Limit{RateBits: 5e6, BurstBits: 1 << 20}))
-			pod.Publish(infra.CalicoAnnotations(quantity(rate), quantity(rate), "1Mi"))
-			eventuallyLimited(node, pod, both(limit))
-			eventuallyRouted(node, pod)
-			for _, path := range paths(node, pod) {
-				got := infra.MeasureTCP(path.from, path.to, path.dst, int64(rate)*50_000) // 0.4 s at the rate
-				AddReportEntry(fmt.Sprintf("%d Mbit/s %s", rate, path.name), fmt.Sprintf("%.2f Mbit/s", got/1e6))
-				Expect(got).To(BeNumerically("~", limit.RateBits, limit.RateBits/10), "%s at %d Mbit/s", path.name, rate)
+			for _, pod := range pods {
+				pod.Publish(infra.CalicoAnnotations(quantity(rate), quantity(rate), "1Mi"))
+				eventuallyLimited(node, pod, both(limit))
+				eventuallyRouted(node, pod)
 			}
+			infra.InParallel(len(paths), func(i int) {
+				from, to, dst := paths[i].of(node, pods[i])
+				got := infra.MeasureTCP(from, to, dst, int64(rate)*50_000) // 0.4 s at the rate
+				AddReportEntry(fmt.Sprintf("%s at %d Mbit/s", paths[i].name, rate), fmt.Sprintf("%.2f Mbit/s", got/1e6))
+				Expect(got).To(BeNumerically("~", limit.RateBits, limit.RateBits/10), "%s at %d Mbit/s", paths[i].name, rate)
+			})
 		}
 	})
 })
 
-type path struct {
-	name     string
-	from, to *rtnl.Namespace
-	dst      netip.Addr
-}
-
-func paths(node *infra.Node, pod *infra.Pod) []path {
-	return []path{
-		{"ingress IPv4", node.NS, pod.NS, pod.IPv4},
-		{"ingress IPv6", node.NS, pod.NS, pod.IPv6},
-		{"egress IPv4", pod.NS, node.NS, node.IPv4},
-		{"egress IPv6", pod.NS, node.NS, node.IPv6},
-	}
+// paths are the ways of a pod's traffic.
+var paths = []struct {
+	name string
+	of   func(node *infra.Node, pod *infra.Pod) (from, to *rtnl.Namespace, dst netip.Addr)
+}{
+	{"ingress IPv4", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) { return n.NS, p.NS, p.IPv4 }},
+	{"ingress IPv6", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) { return n.NS, p.NS, p.IPv6 }},
+	{"egress IPv4", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) { return p.NS, n.NS, n.IPv4 }},
+	{"egress IPv6", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) { return p.NS, n.NS, n.IPv6 }},
 }
 
 // quantity writes Mbit/s as a user does; zero is no limit.

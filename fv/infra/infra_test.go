@@ -100,17 +100,16 @@ var _ = Describe("the meters", func() {
 	It("measure a limit made by hand within 10 %, both ways, IPv4 and IPv6", func() {
 		shapeIngress()
 		shapeEgress()
-		for _, path := range []struct {
-			name     string
-			from, to *rtnl.Namespace
-			dst      netip.Addr
-		}{
-			{"ingress IPv4", node.NS, pod.NS, pod.IPv4}, {"ingress IPv6", node.NS, pod.NS, pod.IPv6},
-			{"egress IPv4", pod.NS, node.NS, node.IPv4}, {"egress IPv6", pod.NS, node.NS, node.IPv6},
-		} {
-			got := infra.MeasureTCP(path.from, path.to, path.dst, 512<<10)
-			AddReportEntry(path.name, got/1e6)
-			Expect(got).To(BeNumerically("~", rate, rate/10), path.name)
+		for _, family := range []struct{ pod, node netip.Addr }{{pod.IPv4, node.IPv4}, {pod.IPv6, node.IPv6}} {
+			infra.InParallel(2, func(i int) {
+				from, to, dst := node.NS, pod.NS, family.pod
+				if i == 1 {
+					from, to, dst = pod.NS, node.NS, family.node
+				}
+				got := infra.MeasureTCP(from, to, dst, 512<<10)
+				AddReportEntry("to "+dst.String(), got/1e6)
+				Expect(got).To(BeNumerically("~", rate, rate/10), "to %s", dst)
+			})
 		}
 	})
 
@@ -153,10 +152,13 @@ var _ = Describe("the meters", func() {
 	DescribeTable("see that a bandwidth plugin shapes, and when what it made is touched",
 		func(qdisc infra.PluginQdisc) {
 			ifb := node.RunBandwidthPlugin(pod, qdisc, rate)
-			got := infra.MeasureTCP(node.NS, pod.NS, pod.IPv4, 512<<10)
-			Expect(got).To(BeNumerically("~", rate, rate/10), "ingress")
-			got = infra.MeasureTCP(pod.NS, node.NS, node.IPv4, 512<<10)
-			Expect(got).To(BeNumerically("~", rate, rate/10), "egress")
+			infra.InParallel(2, func(i int) {
+				from, to, dst := node.NS, pod.NS, pod.IPv4
+				if i == 1 {
+					from, to, dst = pod.NS, node.NS, node.IPv4
+				}
+				Expect(infra.MeasureTCP(from, to, dst, 512<<10)).To(BeNumerically("~", rate, rate/10), "to %s", dst)
+			})
 			before := node.Foreign()
 			Expect(before).To(ContainElement(ContainSubstring("redirect to " + ifb)))
 			flow := infra.StartUDP(node.NS, pod.NS, pod.IPv4, 1000)
