@@ -184,10 +184,18 @@ var paths = []struct {
 	name string
 	of   func(node *infra.Node, pod *infra.Pod) (from, to *rtnl.Namespace, dst netip.Addr)
 }{
-	{"ingress IPv4", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) { return n.NS, p.NS, p.IPv4 }},
-	{"ingress IPv6", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) { return n.NS, p.NS, p.IPv6 }},
-	{"egress IPv4", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) { return p.NS, n.NS, n.IPv4 }},
-	{"egress IPv6", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) { return p.NS, n.NS, n.IPv6 }},
+	{"ingress IPv4", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) {
+		return n.NS, p.NS, p.IPv4
+	}},
+	{"ingress IPv6", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) {
+		return n.NS, p.NS, p.IPv6
+	}},
+	{"egress IPv4", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) {
+		return p.NS, n.NS, n.IPv4
+	}},
+	{"egress IPv6", func(n *infra.Node, p *infra.Pod) (*rtnl.Namespace, *rtnl.Namespace, netip.Addr) {
+		return p.NS, n.NS, n.IPv6
+	}},
 }
 
 // quantity writes Mbit/s as a user does; zero is no limit.
