@@ -64,18 +64,17 @@ func appendRouteOp(b []byte, seq uint32, op *RouteOp) ([]byte, error) {
 	if r.Gw != nil {
 		b = appendAttribute(b, unix.RTA_GATEWAY, addressBytes(r.Family, r.Gw))
 	}
-	if op.Delete {
-		return done(b), nil
-	}
 	if r.Src != nil {
 		b = appendAttribute(b, unix.RTA_PREFSRC, addressBytes(r.Family, r.Src))
 	}
 	if r.MTU != 0 {
-		b, end := openAttribute(b, unix.RTA_METRICS)
-		b = end(appendUint32(b, unix.RTAX_MTU, uint32(r.MTU)))
-		return done(appendHops(b, r)), nil
+		metrics, done := openAttribute(b, unix.RTA_METRICS)
+		b = done(appendUint32(metrics, unix.RTAX_MTU, uint32(r.MTU)))
 	}
-	return done(appendHops(b, r)), nil
+	if !op.Delete {
+		b = appendHops(b, r)
+	}
+	return done(b), nil
 }
 
 func appendHops(b []byte, r *netlink.Route) []byte {

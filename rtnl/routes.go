@@ -29,10 +29,10 @@ type RouteFilter struct {
 // next hop), LinkIndex, Gw, Src, MTU and MultiPath (of which LinkIndex, Gw, Flags
 // and Hops, the weight less one). Others must be zero.
 type RouteOp struct {
-	// Delete removes the route instead of adding or replacing it. The kernel
-	// compares what is set of Table, Dst, Tos, Priority, Type, Scope, Protocol,
-	// LinkIndex and Gw; Src, MTU and MultiPath are not consulted. ESRCH: there is
-	// no such route.
+	// Delete removes the route instead of adding or replacing it: the first one
+	// that agrees in Dst, Tos, Type and Scope, and in whatever is set of Priority,
+	// Protocol, LinkIndex, Gw, Src and MTU; IPv6 ignores Type, Scope, Src and MTU.
+	// MultiPath is not consulted. ESRCH: there is no such route.
 	Delete bool
 	// Exclusive adds the route only where the table has none of the same
 	// destination, TOS and priority, and fails with EEXIST where it has. Without
