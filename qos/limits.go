@@ -4,13 +4,15 @@ package qos
 type Limit struct {
 	// RateBits is the sustained rate in bits per second, 1k to 1P.
 	RateBits uint64
-	// BurstBits is the bucket size in bits, 1k to 34359738360.
+	// BurstBits is the bucket size in bits, 1k to 34359738360. A bucket smaller
+	// than one frame of the interface's MTU would pass nothing and is raised to that.
 	BurstBits uint64
 	// PeakRateBits is the rate at which a burst may be sent, in bits per second;
 	// above RateBits, 1.01k to 1.01P. Zero means not limited.
 	PeakRateBits uint64
 	// MinBurstBytes is the bucket size of the peak rate in bytes, 1k to 100M; zero
-	// means the interface's MTU. Only with PeakRateBits.
+	// means one frame of the interface's MTU, and less than that is raised to it.
+	// Only with PeakRateBits.
 	MinBurstBytes uint32
 }
 
@@ -19,6 +21,18 @@ type Limit struct {
 type Limits struct {
 	Ingress *Limit
 	Egress  *Limit
+}
+
+// Equal reports whether both ask for the same.
+func (l Limits) Equal(other Limits) bool {
+	return equalLimit(l.Ingress, other.Ingress) && equalLimit(l.Egress, other.Egress)
+}
+
+func equalLimit(a, b *Limit) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
 }
 
 // Controls are explicit bandwidth controls of a workload endpoint, named as

@@ -1,17 +1,45 @@
 package rtnl
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"math"
+	"math/bits"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// QdiscList dumps the qdiscs of all links; the kernel offers nothing narrower.
+// PschedTick is the unit of netlink.Tbf.Buffer: PSCHED_SHIFT in the kernel's
+// include/net/pkt_sched.h makes it 64 ns, as /proc/net/psched says too.
+const PschedTick = 64 * time.Nanosecond
+
+// QdiscList dumps the qdiscs of all links; the kernel's dump knows nothing
+// narrower. Types tbf, ingress and clsact come as the library's types, all
+// others as *netlink.GenericQdisc, each with Statistics where the kernel sends
+// them.
+//
+// The kernel does not dump TCA_TBF_PBURST, so a *netlink.Tbf's Minburst is worked
+// out from TCA_TBF_PARMS: bytes, exact to one PschedTick at the peak rate. An
+// interrupted dump is an error (EINTR) with no qdiscs: the caller retries.
 func (h *Handle) QdiscList() ([]netlink.Qdisc, error) {
-	qdiscs, err := h.nl.QdiscList(nil)
+	req := nl.NewNetlinkRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP)
+	req.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL})
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: h.raw}
+	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWQDISC)
 	if err != nil {
 		return nil, opError("list qdiscs", "", err)
+	}
+	qdiscs := make([]netlink.Qdisc, 0, len(messages))
+	for _, message := range messages {
+		qdisc, err := parseQdisc(message)
+		if err != nil {
+			return nil, opError("parse qdisc", "", err)
+		}
+		qdiscs = append(qdiscs, qdisc)
 	}
 	return qdiscs, nil
 }
@@ -19,13 +47,26 @@ func (h *Handle) QdiscList() ([]netlink.Qdisc, error) {
 // QdiscAdd creates a qdisc. EEXIST: its place is taken. ENODEV: its link is gone.
 // EOPNOTSUPP or ENOENT: this kernel lacks that kind.
 func (h *Handle) QdiscAdd(qdisc netlink.Qdisc) error {
-	return h.write("add qdisc", qdiscObject(qdisc), func() error { return h.nl.QdiscAdd(qdisc) })
+	return h.write("add qdisc", qdiscObject(qdisc), func() error {
+		if tbf, ok := qdisc.(*netlink.Tbf); ok {
+			return h.newTBF(tbf, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+		}
+		return h.nl.QdiscAdd(qdisc)
+	})
 }
 
 // QdiscReplace creates a qdisc, changes the one of the same handle and kind in
 // place, or grafts it over another.
+//
+// Of a *netlink.Tbf, Rate and Peakrate are bytes per second, Limit and Minburst
+// bytes, Buffer is in PschedTicks. Minburst must be set where Peakrate is.
 func (h *Handle) QdiscReplace(qdisc netlink.Qdisc) error {
-	return h.write("replace qdisc", qdiscObject(qdisc), func() error { return h.nl.QdiscReplace(qdisc) })
+	return h.write("replace qdisc", qdiscObject(qdisc), func() error {
+		if tbf, ok := qdisc.(*netlink.Tbf); ok {
+			return h.newTBF(tbf, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+		}
+		return h.nl.QdiscReplace(qdisc)
+	})
 }
 
 // QdiscDel deletes a qdisc. ENOENT or EINVAL: there is no such qdisc.
@@ -34,7 +75,8 @@ func (h *Handle) QdiscDel(qdisc netlink.Qdisc) error {
 }
 
 // FilterList lists the filters at one parent of one link, such as
-// netlink.HANDLE_MIN_INGRESS. No such link or qdisc is an error.
+// netlink.HANDLE_MIN_INGRESS, which serves an ingress qdisc as well as a clsact
+// qdisc. No such link or qdisc is an error.
 func (h *Handle) FilterList(ifindex int, parent uint32) ([]netlink.Filter, error) {
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
 	filters, err := h.nl.FilterList(link, parent)
@@ -44,7 +86,9 @@ func (h *Handle) FilterList(ifindex int, parent uint32) ([]netlink.Filter, error
 	return filters, nil
 }
 
-// FilterAdd adds a filter. EEXIST: its handle is taken.
+// FilterAdd adds a filter. EEXIST: its handle is taken. A u32 filter whose handle
+// is a node number only (1 to 0xfff) goes into the hash table of its priority, in
+// front of all nodes of higher number.
 func (h *Handle) FilterAdd(filter netlink.Filter) error {
 	return h.write("add filter", filterObject(filter), func() error { return h.nl.FilterAdd(filter) })
 }
@@ -54,10 +98,183 @@ func (h *Handle) FilterReplace(filter netlink.Filter) error {
 	return h.write("replace filter", filterObject(filter), func() error { return h.nl.FilterReplace(filter) })
 }
 
-// FilterDel deletes a filter. ENOENT: it is gone already.
+// FilterDel deletes a filter. ENOENT: it is gone already. Handle zero deletes
+// every filter of that priority.
 func (h *Handle) FilterDel(filter netlink.Filter) error {
 	return h.write("delete filter", filterObject(filter), func() error { return h.nl.FilterDel(filter) })
 }
+
+// IsAbsent reports whether err says that the object of a delete is gone already:
+// ENODEV, ENOENT, ESRCH or EADDRNOTAVAIL.
+func IsAbsent(err error) bool {
+	return isAny(err, unix.ENODEV, unix.ENOENT, unix.ESRCH, unix.EADDRNOTAVAIL)
+}
+
+// newTBF sends a TBF as iproute2 does. The library's own encoding will not do: it
+// cuts rates to 32 bits, so that a peak rate of exactly 2^32 bytes/s becomes
+// none, and it leaves out TCA_TBF_BURST, without which tbf_change works the
+// largest packet out from at most 4.29 s of transmit time: at 1 kbit/s it would
+// drop everything above 536 bytes whatever the burst.
+func (h *Handle) newTBF(tbf *netlink.Tbf, flags int) error {
+	params := nl.TcTbfQopt{Limit: tbf.Limit, Buffer: tbf.Buffer}
+	params.Rate.Rate = saturate32(tbf.Rate)
+	params.Peakrate.Rate = saturate32(tbf.Peakrate)
+	if tbf.Peakrate > 0 {
+		params.Mtu = transmitTicks(tbf.Peakrate, tbf.Minburst)
+	}
+	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	options.AddRtAttr(nl.TCA_TBF_PARMS, params.Serialize())
+	options.AddRtAttr(nl.TCA_TBF_BURST, nl.Uint32Attr(ticksToBytes(tbf.Rate, tbf.Buffer)))
+	if tbf.Rate > math.MaxUint32 {
+		options.AddRtAttr(nl.TCA_TBF_RATE64, nl.Uint64Attr(tbf.Rate))
+	}
+	if tbf.Peakrate > 0 {
+		options.AddRtAttr(nl.TCA_TBF_PBURST, nl.Uint32Attr(tbf.Minburst))
+	}
+	if tbf.Peakrate > math.MaxUint32 {
+		options.AddRtAttr(nl.TCA_TBF_PRATE64, nl.Uint64Attr(tbf.Peakrate))
+	}
+
+	req := nl.NewNetlinkRequest(unix.RTM_NEWQDISC, flags|unix.NLM_F_ACK)
+	req.AddData(&nl.TcMsg{
+		Family:  nl.FAMILY_ALL,
+		Ifindex: int32(tbf.LinkIndex),
+		Handle:  tbf.Handle,
+		Parent:  tbf.Parent,
+	})
+	req.AddData(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(tbf.Type())))
+	req.AddData(options)
+	return h.execute(req)
+}
+
+// parseQdisc reads one RTM_NEWQDISC message.
+func parseQdisc(message []byte) (netlink.Qdisc, error) {
+	if len(message) < nl.SizeofTcMsg {
+		return nil, unix.EBADMSG
+	}
+	header := nl.DeserializeTcMsg(message)
+	attrs, err := nl.ParseRouteAttr(message[nl.SizeofTcMsg:])
+	if err != nil {
+		return nil, err
+	}
+	base := netlink.QdiscAttrs{
+		LinkIndex: int(header.Ifindex),
+		Handle:    header.Handle,
+		Parent:    header.Parent,
+		Refcnt:    header.Info,
+	}
+	var kind string
+	var options []byte
+	for _, attr := range attrs {
+		switch attr.Attr.Type {
+		case nl.TCA_KIND:
+			kind = string(bytes.TrimRight(attr.Value, "\x00"))
+		case nl.TCA_OPTIONS:
+			options = attr.Value
+		case nl.TCA_INGRESS_BLOCK:
+			if len(attr.Value) >= 4 {
+				block := binary.NativeEndian.Uint32(attr.Value)
+				base.IngressBlock = &block
+			}
+		case nl.TCA_STATS2:
+			if base.Statistics, err = parseStatistics(attr.Value); err != nil {
+				return nil, err
+			}
+		}
+	}
+	switch kind {
+	case "tbf":
+		tbf := &netlink.Tbf{QdiscAttrs: base}
+		return tbf, parseTBF(tbf, options)
+	case "ingress":
+		return &netlink.Ingress{QdiscAttrs: base}, nil
+	case "clsact":
+		return &netlink.Clsact{QdiscAttrs: base}, nil
+	}
+	return &netlink.GenericQdisc{QdiscAttrs: base, QdiscType: kind}, nil
+}
+
+func parseTBF(tbf *netlink.Tbf, options []byte) error {
+	attrs, err := nl.ParseRouteAttr(options)
+	if err != nil {
+		return err
+	}
+	var mtuTicks uint32
+	for _, attr := range attrs {
+		switch {
+		case attr.Attr.Type == nl.TCA_TBF_PARMS && len(attr.Value) >= nl.SizeofTcTbfQopt:
+			params := nl.DeserializeTcTbfQopt(attr.Value)
+			tbf.Limit, tbf.Buffer, mtuTicks = params.Limit, params.Buffer, params.Mtu
+			tbf.Rate = max(tbf.Rate, uint64(params.Rate.Rate))
+			tbf.Peakrate = max(tbf.Peakrate, uint64(params.Peakrate.Rate))
+		case attr.Attr.Type == nl.TCA_TBF_RATE64 && len(attr.Value) >= 8:
+			tbf.Rate = binary.NativeEndian.Uint64(attr.Value)
+		case attr.Attr.Type == nl.TCA_TBF_PRATE64 && len(attr.Value) >= 8:
+			tbf.Peakrate = binary.NativeEndian.Uint64(attr.Value)
+		}
+	}
+	if tbf.Peakrate > 0 {
+		tbf.Minburst = ticksToBytes(tbf.Peakrate, mtuTicks)
+	}
+	return nil
+}
+
+// parseStatistics reads struct gnet_stats_basic and gnet_stats_queue of
+// include/uapi/linux/gen_stats.h.
+func parseStatistics(data []byte) (*netlink.QdiscStatistics, error) {
+	attrs, err := nl.ParseRouteAttr(data)
+	if err != nil {
+		return nil, err
+	}
+	stats := &netlink.QdiscStatistics{Basic: &netlink.GnetStatsBasic{}, Queue: &netlink.GnetStatsQueue{}}
+	native := binary.NativeEndian
+	for _, attr := range attrs {
+		switch value := attr.Value; {
+		case attr.Attr.Type == nl.TCA_STATS_BASIC && len(value) >= 12:
+			stats.Basic.Bytes, stats.Basic.Packets = native.Uint64(value), native.Uint32(value[8:])
+		case attr.Attr.Type == nl.TCA_STATS_QUEUE && len(value) >= 20:
+			*stats.Queue = netlink.GnetStatsQueue{
+				Qlen:       native.Uint32(value),
+				Backlog:    native.Uint32(value[4:]),
+				Drops:      native.Uint32(value[8:]),
+				Requeues:   native.Uint32(value[12:]),
+				Overlimits: native.Uint32(value[16:]),
+			}
+		}
+	}
+	return stats, nil
+}
+
+// transmitTicks is the time that size bytes take at rate bytes/s, rounded up.
+func transmitTicks(rate uint64, size uint32) uint32 {
+	hi, lo := bits.Mul64(uint64(size), uint64(time.Second/PschedTick))
+	return saturate32(divideUp(hi, lo, rate))
+}
+
+// ticksToBytes is what passes at rate bytes/s in that many ticks, rounded down.
+func ticksToBytes(rate uint64, ticks uint32) uint32 {
+	hi, lo := bits.Mul64(rate, uint64(ticks)*uint64(PschedTick))
+	if hi >= uint64(time.Second) {
+		return math.MaxUint32
+	}
+	quotient, _ := bits.Div64(hi, lo, uint64(time.Second))
+	return saturate32(quotient)
+}
+
+// divideUp divides a 128-bit number, rounding up and saturating at 64 bits, also
+// where the divisor is zero.
+func divideUp(hi, lo, divisor uint64) uint64 {
+	if hi >= divisor {
+		return math.MaxUint64
+	}
+	quotient, rest := bits.Div64(hi, lo, divisor)
+	if rest > 0 && quotient < math.MaxUint64 {
+		quotient++
+	}
+	return quotient
+}
+
+func saturate32(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
 
 func qdiscObject(q netlink.Qdisc) string {
 	attrs := q.Attrs()
@@ -67,10 +284,4 @@ func qdiscObject(q netlink.Qdisc) string {
 func filterObject(f netlink.Filter) string {
 	attrs := f.Attrs()
 	return fmt.Sprintf("%s prio %d parent %s (ifindex %d)", f.Type(), attrs.Priority, netlink.HandleStr(attrs.Parent), attrs.LinkIndex)
-}
-
-// IsAbsent reports whether err says that the object of a delete is gone already:
-// ENODEV, ENOENT, ESRCH or EADDRNOTAVAIL.
-func IsAbsent(err error) bool {
-	return isAny(err, unix.ENODEV, unix.ENOENT, unix.ESRCH, unix.EADDRNOTAVAIL)
 }

@@ -1,0 +1,111 @@
+package qos
+
+import (
+	"fmt"
+
+	"github.com/sirupsen/logrus"
+	"github.com/vishvananda/netlink"
+)
+
+// syncIngress makes the veth's root qdisc shape what goes to the workload.
+func (s *Syncer) syncIngress(veth *Interface, limit *Limit) error {
+	if limit == nil {
+		return s.clearIngress(veth)
+	}
+	if s.memory.unsupported["tbf"] {
+		return nil
+	}
+	s.borrow(veth, *limit)
+	err := s.setTBF(veth, *limit, veth.MTU)
+	if err != nil && s.lacks("tbf", err) {
+		return nil
+	}
+	return err
+}
+
+// borrow remembers the parameters of a TBF that is not ours and about to be
+// changed.
+func (s *Syncer) borrow(veth *Interface, limit Limit) {
+	root, ok := veth.Root.(*netlink.Tbf)
+	if !ok || isOurRoot(root) || s.memory.borrowed[veth.Index] != nil {
+		return
+	}
+	if want := newShaper(limit, veth.MTU); sameShaping(root, &want.Tbf) {
+		return
+	}
+	s.memory.borrowed[veth.Index] = root
+	s.log.WithFields(logrus.Fields{"iface": veth.Name, "ifindex": veth.Index}).
+		Info("Taking over another program's TBF for an ingress limit")
+}
+
+// clearIngress ends what syncIngress did. A TBF that was there before is given its
+// parameters back, or is removed where we alone shape.
+func (s *Syncer) clearIngress(veth *Interface) error {
+	if veth.Root == nil {
+		return nil
+	}
+	_, claimed := s.desired[veth.Name]
+	external := s.config.RemoveExternal && s.enabled && claimed && isForeignShaper(veth.Root)
+	switch was := s.memory.borrowed[veth.Index]; {
+	case isOurRoot(veth.Root), external:
+		if err := s.kernel.QdiscDel(rootRef(veth.Root)); err != nil && !isGone(err) {
+			return fmt.Errorf("remove ingress limit: %w", err)
+		}
+		veth.Root = nil
+		s.log.WithFields(logrus.Fields{"iface": veth.Name, "ifindex": veth.Index}).Debug("Removed ingress limit")
+	case was != nil:
+		if err := s.kernel.QdiscReplace(was); err != nil {
+			return fmt.Errorf("give back another program's TBF: %w", err)
+		}
+		veth.Root = was
+	}
+	delete(s.memory.borrowed, veth.Index)
+	return nil
+}
+
+// setTBF makes the interface's root qdisc a TBF for the limit: a TBF is changed in
+// place, with its handle, so that no packet is lost; all else is replaced by one
+// with our handle.
+func (s *Syncer) setTBF(iface *Interface, limit Limit, mtu int) error {
+	want := newShaper(limit, mtu)
+	want.QdiscAttrs = netlink.QdiscAttrs{LinkIndex: iface.Index, Parent: netlink.HANDLE_ROOT, Handle: tbfHandle}
+	if have, ok := iface.Root.(*netlink.Tbf); ok {
+		if sameShaping(have, &want.Tbf) {
+			return nil
+		}
+		want.Handle = have.Handle
+	}
+	s.sayRaised(iface, limit, want)
+	if err := s.kernel.QdiscReplace(&want.Tbf); err != nil {
+		return fmt.Errorf("set TBF: %w", err)
+	}
+	iface.Root = &want.Tbf
+	return nil
+}
+
+// sayRaised says, once for each interface and limit, that a bucket was raised.
+func (s *Syncer) sayRaised(iface *Interface, limit Limit, want shaper) {
+	if !want.raisedBurst && !want.raisedMinburst || s.memory.raised[iface.Index] == limit {
+		return
+	}
+	s.memory.raised[iface.Index] = limit
+	s.log.WithFields(logrus.Fields{
+		"iface": iface.Name, "ifindex": iface.Index,
+		"burstBits": limit.BurstBits, "minburstBytes": limit.MinBurstBytes,
+	}).Warn("A burst below one frame would pass nothing; raised it to one frame")
+}
+
+// isForeignShaper reports whether the root qdisc is what Felix or the CNI
+// bandwidth plugin makes.
+func isForeignShaper(root netlink.Qdisc) bool {
+	return root.Attrs().Handle == foreignRoot && (root.Type() == "tbf" || root.Type() == "htb")
+}
+
+// rootRef names a root qdisc for its deletion.
+func rootRef(root netlink.Qdisc) netlink.Qdisc {
+	attrs := root.Attrs()
+	return &netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: attrs.LinkIndex, Parent: netlink.HANDLE_ROOT, Handle: attrs.Handle},
+		QdiscType:  root.Type(),
+	}
+}

@@ -1,0 +1,301 @@
+package qos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/sirupsen/logrus"
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/mocks"
+	"github.com/manx-dataplane/manx/qos"
+	"github.com/manx-dataplane/manx/rtnl"
+)
+
+func TestQoS(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "qos")
+}
+
+// The goroutine that is let pass is Ginkgo's own.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/onsi/ginkgo/v2/internal/interrupt_handler.(*InterruptHandler).registerForInterrupts.func2"))
+}
+
+var (
+	_ qos.Kernel       = (*rtnl.Handle)(nil)
+	_ qos.Kernel       = (*mocks.Handle)(nil)
+	_ qos.ReaperKernel = (*rtnl.Handle)(nil)
+	_ qos.ReaperKernel = (*mocks.Handle)(nil)
+)
+
+const (
+	vethName = "cali0027f0645a2" // of default/ifb-repro
+	ifbName  = "bwcali6514ff3bb"
+)
+
+// handle is what the tests use to change the world behind the Syncer's back.
+type handle interface {
+	qos.Kernel
+	qos.ReaperKernel
+	LinkSetDown(netlink.Link) error
+	LinkSetName(netlink.Link, string) error
+}
+
+// backend is a kernel to run the tests on.
+type backend struct {
+	name    string
+	outside handle
+	open    func() handle                     // an agent's handle
+	addPod  func(veth string) (remove func()) // a veth pair, its other end elsewhere
+	mock    *mocks.Kernel                     // nil: the real kernel
+}
+
+func newMock() *backend {
+	k := mocks.NewKernel()
+	return &backend{
+		name:    "mocks",
+		mock:    k,
+		outside: k.Outside(),
+		open:    func() handle { return k.NewHandle() },
+		addPod: func(veth string) func() {
+			pod, err := k.AddPod(veth)
+			Expect(err).NotTo(HaveOccurred())
+			return pod.Destroy
+		},
+	}
+}
+
+func newReal() *backend {
+	requireRoot()
+	ns, err := rtnl.NewNamespace()
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(ns.Close)
+	open := func() handle {
+		h, err := rtnl.Open(rtnl.Options{Namespace: ns})
+		Expect(err).NotTo(HaveOccurred())
+		return h
+	}
+	outside := open()
+	DeferCleanup(outside.Close)
+	pods, err := rtnl.NewNamespace()
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(pods.Close)
+	n := 0
+	return &backend{
+		name:    "kernel",
+		outside: outside,
+		open:    open,
+		addPod: func(veth string) func() {
+			n++
+			link := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: fmt.Sprintf("eth%d", n), PeerNamespace: netlink.NsFd(pods.FD())}
+			link.Name = veth
+			Expect(outside.LinkAdd(link)).To(Succeed())
+			Expect(outside.LinkSetUp(link)).To(Succeed())
+			return func() { Expect(outside.LinkDel(link)).To(Succeed()) }
+		},
+	}
+}
+
+func requireRoot() {
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") != "" {
+		Fail("these tests need root")
+	}
+	Skip("NOT RUN: needs root")
+}
+
+// onBoth runs specs on the in-memory kernel and on the real one.
+func onBoth(specs func(newBackend func() *backend)) {
+	Context("on mocks", func() { specs(newMock) })
+	Context("on the kernel", func() { specs(newReal) })
+}
+
+// agent is one life of a Syncer with its Reaper.
+type agent struct {
+	*qos.Syncer
+	reaper *qos.Reaper
+	clock  *clocktesting.FakeClock
+	log    *logBuffer
+	woken  chan struct{}
+	stop   func()
+}
+
+func startAgent(b *backend, options ...func(*qos.Config)) *agent {
+	a := &agent{log: &logBuffer{}, woken: make(chan struct{}, 100), clock: clocktesting.NewFakeClock(time.Unix(1e9, 0))}
+	a.reaper = qos.NewReaper(qos.ReaperConfig{
+		Open: func() (qos.ReaperKernel, error) { return b.open(), nil },
+		Log:  a.log.logger(),
+	})
+	kernel := b.open()
+	config := qos.Config{
+		Kernel: kernel, Reaper: a.reaper, Clock: a.clock, Log: a.log.logger(), Enabled: true,
+		IsWorkloadIface: func(name string) bool { return len(name) > 4 && name[:4] == "cali" },
+		Wake:            func() { a.woken <- struct{}{} },
+	}
+	for _, option := range options {
+		option(&config)
+	}
+	a.Syncer = qos.New(config)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = a.reaper.Run(ctx) })
+	var once sync.Once
+	a.stop = func() {
+		once.Do(func() {
+			cancel()
+			running.Wait()
+			kernel.Close()
+		})
+	}
+	DeferCleanup(a.stop)
+	return a
+}
+
+// settle applies until nothing is left to do or to delete.
+func (a *agent) settle() {
+	GinkgoHelper()
+	Eventually(func() error {
+		err := a.Apply()
+		if err == nil && a.reaper.Pending() > 0 {
+			err = errors.New("the reaper is busy")
+		}
+		return err
+	}, 10*time.Second, 2*time.Millisecond).Should(Succeed())
+	Expect(a.Apply()).To(Succeed())
+}
+
+func (a *agent) up(b *backend, veth string) {
+	GinkgoHelper()
+	link, err := b.outside.LinkByName(veth)
+	Expect(err).NotTo(HaveOccurred())
+	a.OnIfaceStateChanged(veth, link.Attrs().Index, ifacemonitor.StateUp)
+	a.OnIfaceMTUChanged(veth, link.Attrs().Index, link.Attrs().MTU)
+}
+
+func (a *agent) gone(veth string, index int) {
+	a.OnIfaceStateChanged(veth, index, ifacemonitor.StateNotPresent)
+}
+
+// index returns the ifindex of that name, zero if there is none.
+func (b *backend) index(name string) int {
+	link, err := b.outside.LinkByName(name)
+	if rtnl.IsAbsent(err) {
+		return 0
+	}
+	Expect(err).NotTo(HaveOccurred())
+	return link.Attrs().Index
+}
+
+func (b *backend) observe() *qos.Snapshot {
+	GinkgoHelper()
+	snapshot, err := qos.Observe(b.outside)
+	Expect(err).NotTo(HaveOccurred())
+	return snapshot
+}
+
+// ifbs returns the names of our devices.
+func (b *backend) ifbs() (names []string) {
+	for _, iface := range b.observe().Interfaces {
+		if iface.IsShaper() {
+			names = append(names, iface.Name)
+		}
+	}
+	return names
+}
+
+func (b *backend) addIFB(name string, mtu int) *netlink.Ifb {
+	GinkgoHelper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = name, mtu
+	link := &netlink.Ifb{LinkAttrs: attrs}
+	Expect(b.outside.LinkAdd(link)).To(Succeed())
+	Expect(b.outside.LinkSetUp(link)).To(Succeed())
+	return link
+}
+
+func (b *backend) addHook(kind, veth string) {
+	GinkgoHelper()
+	attrs := netlink.QdiscAttrs{LinkIndex: b.index(veth), Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}
+	var qdisc netlink.Qdisc = &netlink.Ingress{QdiscAttrs: attrs}
+	if kind == "clsact" {
+		attrs.Parent = netlink.HANDLE_CLSACT
+		qdisc = &netlink.Clsact{QdiscAttrs: attrs}
+	}
+	Expect(b.outside.QdiscAdd(qdisc)).To(Succeed())
+}
+
+// redirect adds a filter as another program would.
+func (b *backend) redirect(veth string, prio uint16, target int) {
+	GinkgoHelper()
+	Expect(b.outside.FilterAdd(&netlink.U32{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: b.index(veth), Parent: netlink.HANDLE_MIN_INGRESS, Priority: prio, Protocol: unix.ETH_P_ALL,
+		},
+		Actions: []netlink.Action{netlink.NewMirredAction(target)},
+	})).To(Succeed())
+}
+
+// setRoot gives an interface a root TBF as another program would.
+func (b *backend) setRoot(iface string, handle uint32, bits uint64) {
+	GinkgoHelper()
+	Expect(b.outside.QdiscReplace(&netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: b.index(iface), Parent: netlink.HANDLE_ROOT, Handle: handle},
+		Rate:       bits / 8, Limit: 1 << 20, Buffer: 1 << 20,
+	})).To(Succeed())
+}
+
+// rate returns the rate of an interface's root TBF in bits/s, zero if none.
+func (b *backend) rate(iface string) uint64 {
+	GinkgoHelper()
+	known := b.observe().ByName(iface)
+	if known == nil {
+		return 0
+	}
+	tbf, ok := known.Root.(*netlink.Tbf)
+	if !ok {
+		return 0
+	}
+	return tbf.Rate * 8
+}
+
+func mbit(n uint64) *qos.Limit { return &qos.Limit{RateBits: n * 1e6, BurstBits: qos.DefaultBurst} }
+
+// logBuffer keeps log lines.
+type logBuffer struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logBuffer) logger() logrus.FieldLogger {
+	log := logrus.New()
+	log.SetOutput(l)
+	log.SetLevel(logrus.InfoLevel)
+	return log
+}
+
+func (l *logBuffer) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, string(line))
+	return len(line), nil
+}
+
+func (l *logBuffer) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.lines...)
+}

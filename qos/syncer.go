@@ -1,0 +1,555 @@
+package qos
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+	"github.com/vishvananda/netlink"
+	"k8s.io/utils/clock"
+
+	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/rtnl"
+)
+
+// DefaultGracePeriod is how long shaping on an existing workload interface that
+// no endpoint claims is left alone: the datastore may lag behind the runtime.
+const DefaultGracePeriod = 10 * time.Second
+
+// Config configures a Syncer. Kernel and Reaper must be set.
+type Config struct {
+	Kernel Kernel
+	// Reaper deletes this Syncer's devices; its Run is the caller's to call.
+	Reaper *Reaper
+	// Clock; nil means the real one.
+	Clock clock.Clock
+	// Log; nil means none.
+	Log logrus.FieldLogger
+	// Registerer of metrics; nil means none.
+	Registerer prometheus.Registerer
+	// GracePeriod; zero means DefaultGracePeriod.
+	GracePeriod time.Duration
+	// Enabled is the first value for SetEnabled.
+	Enabled bool
+	// RemoveExternal says that nobody else shapes workload interfaces: a TBF or HTB
+	// with root handle 1:, as Felix and the CNI bandwidth plugin make it, is removed
+	// from claimed interfaces that have no ingress limit.
+	RemoveExternal bool
+	// IsWorkloadIface tells workload interfaces by name; nil means that all are.
+	// Shaping of ours on others is removed without grace.
+	IsWorkloadIface func(name string) bool
+	// Wake is called, from any goroutine, when Apply has something to do that no
+	// other method call announced. It must not call the Syncer. May be nil.
+	Wake func()
+}
+
+// Syncer makes the kernel's shapers agree with the limits that endpoints want.
+//
+// All methods must be called from one goroutine. Only Apply does I/O. It must not
+// be called before both the datastore and the interface monitor are in sync: the
+// first Apply sweeps away every device that no endpoint has claimed by then.
+type Syncer struct {
+	config  Config
+	kernel  Kernel
+	log     logrus.FieldLogger
+	metrics syncerMetrics
+	inbox   inbox
+
+	desired map[string]Limits // of claimed interfaces
+	owners  map[string]string // name of IFB -> claimed interface with an egress limit
+	enabled bool
+	idle    bool // disabled, and nothing of ours is left
+
+	snapshot *Snapshot
+	todo     todo
+	memory   memory
+}
+
+// todo is what Apply has to do.
+type todo struct {
+	resync   bool
+	sweep    Reason              // why to sweep; empty: no need to
+	reasons  map[string]Reason   // better known reasons, by name of IFB
+	dirty    map[string]struct{} // claimed interfaces to bring in line
+	appeared map[string]struct{} // interfaces to look up anew
+	vanished map[int]string      // interfaces said to be gone, by ifindex
+}
+
+// memory is what cannot be read from the kernel.
+type memory struct {
+	unclaimed   map[int]time.Time    // since when, by ifindex, for the grace period
+	hookIsOurs  map[int]bool         // who made an ingress qdisc, by ifindex, where known
+	borrowed    map[int]*netlink.Tbf // root TBFs as they were before we changed them, by ifindex
+	raised      map[int]Limit        // whose too small burst was logged, by ifindex
+	unsupported map[string]bool      // kinds that the kernel lacks: whether since the last resync
+	newestIFB   int                  // highest ifindex of an IFB of ours that was ever seen
+}
+
+// inbox is what the Reaper's goroutine leaves for Apply.
+type inbox struct {
+	mu      sync.Mutex
+	gone    []Device
+	waiting map[string]struct{} // names of IFBs that Apply waits for
+}
+
+// New returns a Syncer that knows nothing yet: its first Apply reads everything.
+func New(config Config) *Syncer {
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	config.GracePeriod = cmp.Or(config.GracePeriod, DefaultGracePeriod)
+	if config.IsWorkloadIface == nil {
+		config.IsWorkloadIface = func(string) bool { return true }
+	}
+	if config.Wake == nil {
+		config.Wake = func() {}
+	}
+	s := &Syncer{
+		config:   config,
+		kernel:   config.Kernel,
+		log:      logOrDiscard(config.Log),
+		metrics:  newSyncerMetrics(config.Registerer),
+		inbox:    inbox{waiting: make(map[string]struct{})},
+		desired:  make(map[string]Limits),
+		owners:   make(map[string]string),
+		enabled:  config.Enabled,
+		snapshot: newSnapshot(0),
+		todo: todo{
+			resync:   true,
+			sweep:    ReasonStartup,
+			reasons:  make(map[string]Reason),
+			dirty:    make(map[string]struct{}),
+			appeared: make(map[string]struct{}),
+			vanished: make(map[int]string),
+		},
+		memory: memory{
+			unclaimed:   make(map[int]time.Time),
+			hookIsOurs:  make(map[int]bool),
+			borrowed:    make(map[int]*netlink.Tbf),
+			raised:      make(map[int]Limit),
+			unsupported: make(map[string]bool),
+		},
+	}
+	config.Reaper.subscribe(s.onReaped)
+	return s
+}
+
+// SetLimits claims the interface for an endpoint that wants these limits. Zero
+// Limits: claimed, not limited.
+func (s *Syncer) SetLimits(iface string, limits Limits) {
+	old, claimed := s.desired[iface]
+	if claimed && old.Equal(limits) {
+		return
+	}
+	s.desired[iface] = limits
+	ifb := IFBName(iface)
+	if limits.Egress != nil {
+		s.owners[ifb] = iface
+	} else {
+		delete(s.owners, ifb)
+	}
+	s.todo.dirty[iface] = struct{}{}
+	if s.snapshot.ByName(iface) == nil {
+		s.todo.appeared[iface] = struct{}{}
+	}
+}
+
+// RemoveLimits says that no endpoint claims the interface.
+func (s *Syncer) RemoveLimits(iface string) {
+	if _, claimed := s.desired[iface]; !claimed {
+		return
+	}
+	delete(s.desired, iface)
+	delete(s.todo.dirty, iface)
+	ifb := IFBName(iface)
+	delete(s.owners, ifb)
+	s.sweepLater(ReasonEndpointGone)
+	s.todo.reasons[ifb] = ReasonEndpointGone
+}
+
+// SetEnabled turns shaping on or off. Off: the next Apply removes everything that
+// is ours, without grace; after that Apply does nothing.
+func (s *Syncer) SetEnabled(enabled bool) {
+	if s.enabled == enabled {
+		return
+	}
+	s.enabled = enabled
+	s.idle = false
+	s.todo.resync = true
+	s.todo.sweep = ReasonDisabled
+	if enabled {
+		s.todo.sweep = ReasonStartup
+	}
+}
+
+// OnIfaceStateChanged takes note of an interface event. An end of an index that
+// does not own the name, as far as is known, says nothing about the name's owner.
+func (s *Syncer) OnIfaceStateChanged(name string, ifindex int, state ifacemonitor.State) {
+	known := s.snapshot.Interfaces[ifindex]
+	if state == ifacemonitor.StateNotPresent {
+		if known != nil && known.Name == name {
+			s.todo.vanished[ifindex] = name
+		}
+		return
+	}
+	if known != nil && known.Name == name {
+		return
+	}
+	if isIFBName(name) {
+		// Someone else's doing, unless it is late word of a device of ours that has gone
+		// since: indexes only grow. (Where they do not, the next resync will tell.)
+		if ifindex > s.memory.newestIFB {
+			s.QueueResync()
+		}
+		return
+	}
+	if other := s.snapshot.ByName(name); other != nil {
+		s.todo.vanished[other.Index] = name
+	}
+	if known != nil {
+		s.todo.vanished[ifindex] = known.Name // renamed
+	}
+	if _, claimed := s.desired[name]; claimed {
+		s.todo.appeared[name] = struct{}{}
+	}
+}
+
+// OnIfaceMTUChanged takes note of an interface's MTU in bytes, which its shapers
+// follow.
+func (s *Syncer) OnIfaceMTUChanged(name string, ifindex, mtu int) {
+	known := s.snapshot.Interfaces[ifindex]
+	if known == nil || known.Name != name || known.MTU == mtu {
+		return
+	}
+	known.MTU = mtu
+	if _, claimed := s.desired[name]; claimed {
+		s.todo.dirty[name] = struct{}{}
+	}
+}
+
+// QueueResync has the next Apply read everything anew, repair what differs, and
+// sweep.
+func (s *Syncer) QueueResync() {
+	s.todo.resync = true
+	s.sweepLater(ReasonPeriodic)
+}
+
+// Apply makes the kernel agree with what is desired. What fails stays to be done
+// by the next Apply and never stops the rest; the error joins what failed. With
+// nothing to do it makes no kernel call.
+func (s *Syncer) Apply() error {
+	s.takeReaped()
+	if s.idle || !s.todo.any() && !s.sweepIsDue() {
+		return nil
+	}
+	if s.todo.resync {
+		if err := s.observe(); err != nil {
+			return err
+		}
+	}
+	errs := append(s.checkVanished(), s.lookUpAppeared()...)
+	if s.enabled {
+		errs = append(errs, s.reconcile()...)
+	}
+	if s.sweepIsDue() {
+		errs = append(errs, s.sweep()...)
+	}
+	s.updateMetrics()
+	if len(errs) == 0 && !s.enabled {
+		s.idle = true
+		s.todo.reset()
+	}
+	return joinSome(errs)
+}
+
+// NextRecheck returns when Apply has something to do although nothing happens:
+// when a grace period ends. False: never.
+func (s *Syncer) NextRecheck() (time.Time, bool) {
+	var next time.Time
+	for _, since := range s.memory.unclaimed {
+		if at := since.Add(s.config.GracePeriod); next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	return next, !next.IsZero()
+}
+
+// observe reads everything anew.
+func (s *Syncer) observe() error {
+	snapshot, err := Observe(s.kernel)
+	if err != nil {
+		return err
+	}
+	s.snapshot = snapshot
+	s.memory.forget(snapshot)
+	for _, ifb := range s.shapers() {
+		s.memory.newestIFB = max(s.memory.newestIFB, ifb.Index)
+	}
+	for kind := range s.memory.unsupported {
+		s.memory.unsupported[kind] = false
+		s.metrics.unsupported.WithLabelValues(kind).Set(0)
+	}
+	s.todo.resync = false
+	clear(s.todo.vanished)
+	clear(s.todo.appeared)
+	for name := range s.desired {
+		s.todo.dirty[name] = struct{}{}
+	}
+	return nil
+}
+
+// checkVanished asks the kernel about interfaces that are said to be gone. One
+// that was only renamed still redirects to its IFB, which must not be deleted
+// under it.
+func (s *Syncer) checkVanished() (errs []error) {
+	for index, name := range s.todo.vanished {
+		iface := s.snapshot.Interfaces[index]
+		if iface == nil || iface.Name != name {
+			delete(s.todo.vanished, index)
+			continue
+		}
+		link, err := s.kernel.LinkByIndex(index)
+		switch {
+		case err == nil && link.Attrs().Name == name:
+			s.lookUpLater(name) // it may be another of the same name and index
+		case err == nil:
+			s.snapshot.remove(index)
+			iface.Name = link.Attrs().Name
+			s.snapshot.add(iface)
+			s.nameGone(name)
+			s.lookUpLater(iface.Name)
+		case rtnl.IsAbsent(err):
+			s.snapshot.remove(index)
+			s.memory.forget(s.snapshot)
+			s.nameGone(name)
+		default:
+			errs = append(errs, fmt.Errorf("check whether interface %s is gone: %w", name, err))
+			continue
+		}
+		delete(s.todo.vanished, index)
+	}
+	return errs
+}
+
+func (s *Syncer) lookUpLater(name string) {
+	if _, claimed := s.desired[name]; claimed {
+		s.todo.appeared[name] = struct{}{}
+	}
+}
+
+// nameGone takes note that an interface no longer exists by that name.
+func (s *Syncer) nameGone(name string) {
+	if isIFBName(name) {
+		if owner, ok := s.owners[name]; ok {
+			s.todo.dirty[owner] = struct{}{} // deleted under us
+		}
+		return
+	}
+	s.sweepLater(ReasonInterfaceGone)
+	s.todo.reasons[IFBName(name)] = ReasonInterfaceGone
+}
+
+// lookUpAppeared looks up claimed interfaces that the snapshot does not know or
+// no longer trusts, and the IFBs that have their names. Where it fails the
+// snapshot stays as it was.
+func (s *Syncer) lookUpAppeared() (errs []error) {
+	found := newSnapshot(2 * len(s.todo.appeared))
+	var looked []string
+	for name := range s.todo.appeared {
+		limits, claimed := s.desired[name]
+		if !claimed || limits.Equal(Limits{}) && !s.config.RemoveExternal && s.snapshot.ByName(name) == nil {
+			// On an interface that was not there at the last resync nothing is ours.
+			delete(s.todo.appeared, name)
+			continue
+		}
+		if err := errors.Join(s.lookUp(name, found), s.lookUp(IFBName(name), found)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		looked = append(looked, name)
+	}
+	if len(found.Interfaces) > 0 {
+		if err := found.observeQdiscs(s.kernel); err != nil {
+			return append(errs, err)
+		}
+	}
+	for _, name := range looked {
+		for _, name := range []string{name, IFBName(name)} {
+			if old := s.snapshot.ByName(name); old != nil {
+				s.snapshot.remove(old.Index)
+			}
+			if iface := found.ByName(name); iface != nil {
+				s.addInterface(iface)
+			}
+		}
+		delete(s.todo.appeared, name)
+		s.todo.dirty[name] = struct{}{}
+	}
+	s.memory.forget(s.snapshot)
+	return errs
+}
+
+// lookUp adds the interface of that name, if there is one.
+func (s *Syncer) lookUp(name string, found *Snapshot) error {
+	link, err := s.kernel.LinkByName(name)
+	if err == nil {
+		found.add(newInterface(link))
+		return nil
+	}
+	if rtnl.IsAbsent(err) {
+		return nil
+	}
+	return fmt.Errorf("look up interface %s: %w", name, err)
+}
+
+func (s *Syncer) addInterface(iface *Interface) {
+	s.snapshot.add(iface)
+	if iface.IsShaper() {
+		s.memory.newestIFB = max(s.memory.newestIFB, iface.Index)
+	}
+}
+
+// reconcile brings every dirty interface in line.
+func (s *Syncer) reconcile() (errs []error) {
+	for _, name := range slices.Sorted(maps.Keys(s.todo.dirty)) {
+		if _, pending := s.todo.appeared[name]; pending {
+			continue // its look-up failed
+		}
+		veth := s.snapshot.ByName(name)
+		if veth == nil {
+			delete(s.todo.dirty, name) // until it appears
+			continue
+		}
+		limits := s.desired[name]
+		err := errors.Join(s.syncEgress(veth, limits.Egress), s.syncIngress(veth, limits.Ingress))
+		if err == nil || s.confirmGone(veth) {
+			delete(s.todo.dirty, name)
+			continue
+		}
+		// What went wrong may be what we believe about it.
+		s.todo.appeared[name] = struct{}{}
+		errs = append(errs, fmt.Errorf("interface %s (ifindex %d): %w", veth.Name, veth.Index, err))
+	}
+	return errs
+}
+
+// confirmGone reports whether the kernel no longer has an interface, after an
+// error about it; the snapshot then forgets it.
+func (s *Syncer) confirmGone(veth *Interface) bool {
+	_, err := s.kernel.LinkByIndex(veth.Index)
+	if err == nil || !rtnl.IsAbsent(err) {
+		return false
+	}
+	s.snapshot.remove(veth.Index)
+	s.memory.forget(s.snapshot)
+	s.nameGone(veth.Name)
+	return true
+}
+
+// isWanted reports whether an IFB of that name has something to shape: a claimed
+// interface with an egress limit that exists, or may exist.
+func (s *Syncer) isWanted(ifb string) bool {
+	owner, ok := s.owners[ifb]
+	if !ok || !s.enabled {
+		return false
+	}
+	_, pending := s.todo.appeared[owner]
+	return pending || s.snapshot.ByName(owner) != nil
+}
+
+// onReaped is called by the Reaper, from its goroutine.
+func (s *Syncer) onReaped(device Device) {
+	s.inbox.mu.Lock()
+	s.inbox.gone = append(s.inbox.gone, device)
+	_, awaited := s.inbox.waiting[device.Name]
+	s.inbox.mu.Unlock()
+	if awaited {
+		s.config.Wake()
+	}
+}
+
+// mustAwait reports whether the name is reserved by the Reaper. If so, Wake will
+// be called when it is free, and its owner looked at then.
+func (s *Syncer) mustAwait(ifb string) bool {
+	if !s.config.Reaper.Reserved(ifb) {
+		return false
+	}
+	s.await(ifb)
+	return s.config.Reaper.Reserved(ifb) // still, so that the answer will come after the question
+}
+
+func (s *Syncer) await(ifb string) {
+	s.inbox.mu.Lock()
+	defer s.inbox.mu.Unlock()
+	s.inbox.waiting[ifb] = struct{}{}
+}
+
+// takeReaped takes note of what the Reaper has deleted.
+func (s *Syncer) takeReaped() {
+	s.inbox.mu.Lock()
+	defer s.inbox.mu.Unlock()
+	for _, device := range s.inbox.gone {
+		if known := s.snapshot.Interfaces[device.Index]; known != nil && known.Name == device.Name {
+			s.snapshot.remove(device.Index)
+		}
+		if _, awaited := s.inbox.waiting[device.Name]; awaited {
+			delete(s.inbox.waiting, device.Name)
+			if owner, ok := s.owners[device.Name]; ok {
+				s.todo.dirty[owner] = struct{}{}
+			}
+		}
+	}
+	s.inbox.gone = nil
+}
+
+// lacks takes note of an error that says that the kernel lacks a kind of object,
+// and reports whether it does. That is said once and tried again only after a
+// resync.
+func (s *Syncer) lacks(kind string, err error) bool {
+	if !isUnsupported(err) {
+		return false
+	}
+	if _, said := s.memory.unsupported[kind]; !said {
+		s.log.WithField("kind", kind).WithError(err).
+			Error("The kernel lacks what bandwidth limits need; they are not enforced")
+	}
+	s.memory.unsupported[kind] = true
+	s.metrics.unsupported.WithLabelValues(kind).Set(1)
+	return true
+}
+
+func (t *todo) any() bool {
+	return t.resync || t.sweep != "" || len(t.dirty)+len(t.appeared)+len(t.vanished) > 0
+}
+
+func (t *todo) reset() {
+	t.sweep = ""
+	clear(t.reasons)
+	clear(t.dirty)
+	clear(t.appeared)
+	clear(t.vanished)
+}
+
+// forget drops what is remembered of interfaces that are gone.
+func (m *memory) forget(snapshot *Snapshot) {
+	gone := func(index int) bool { return snapshot.Interfaces[index] == nil }
+	maps.DeleteFunc(m.unclaimed, func(index int, _ time.Time) bool { return gone(index) })
+	maps.DeleteFunc(m.hookIsOurs, func(index int, _ bool) bool { return gone(index) })
+	maps.DeleteFunc(m.borrowed, func(index int, _ *netlink.Tbf) bool { return gone(index) })
+	maps.DeleteFunc(m.raised, func(index int, _ Limit) bool { return gone(index) })
+}
+
+// joinSome joins errors, but not thousands.
+func joinSome(errs []error) error {
+	const most = 10
+	if more := len(errs) - most; more > 0 {
+		errs = append(errs[:most:most], fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(errs...)
+}

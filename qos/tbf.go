@@ -1,0 +1,109 @@
+package qos
+
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/manx-dataplane/manx/rtnl"
+)
+
+const (
+	// latency is how long a packet may wait for tokens: what Felix and the CNI
+	// bandwidth plugin ask for.
+	latency = 25 * time.Millisecond
+
+	// frameHeader is the Ethernet header, which the kernel counts in a packet's
+	// length and the MTU does not (qdisc_pkt_len).
+	frameHeader = 14
+
+	// ticksPerSecond converts a duration to psched ticks.
+	ticksPerSecond = uint64(time.Second / rtnl.PschedTick)
+
+	// tickTolerance is how far a buffer may be from the one asked for and still be
+	// it: the kernel keeps nanoseconds, which it works out from bytes with a
+	// reciprocal of 31 or 32 significant bits (psched_ratecfg_precompute).
+	tickTolerance = 2
+)
+
+// shaper is a TBF's parameters, with what had to be raised to make it work.
+type shaper struct {
+	netlink.Tbf // without LinkIndex, Handle and Parent
+	// raisedBurst and raisedMinburst: less than one frame was asked for.
+	raisedBurst, raisedMinburst bool
+}
+
+// newShaper works out a TBF for a device of that MTU, in the way of iproute2: the
+// queue holds what passes in the latency, plus one full bucket. The bucket is
+// sent as its transmit time, a 32-bit number of ticks; where that saturates
+// (275 s, with the default burst below 16 Mbit/s) the bucket is what passes in that
+// time.
+func newShaper(limit Limit, mtu int) shaper {
+	frame := uint64(mtu) + frameHeader
+	rate := limit.RateBits / 8
+	burst := limit.BurstBits / 8
+	var s shaper
+	if burst < frame {
+		burst, s.raisedBurst = frame, true
+	}
+	s.Rate = rate
+	s.Buffer, burst = bucket(rate, burst)
+	s.Limit = saturate(rate/uint64(time.Second/latency) + burst)
+	if limit.PeakRateBits == 0 {
+		return s
+	}
+	// Rounded up, so that it stays above the rate, which is rounded down.
+	s.Peakrate = (limit.PeakRateBits + 7) / 8
+	minburst := uint64(limit.MinBurstBytes)
+	if minburst < frame {
+		s.raisedMinburst = minburst != 0
+		minburst = frame
+	}
+	_, minburst = bucket(s.Peakrate, minburst)
+	s.Minburst = saturate(minburst)
+	return s
+}
+
+// bucket returns the time that size bytes take at rate bytes/s, rounded up to
+// ticks so that the last packet still fits, and the size, smaller where the time
+// saturates.
+func bucket(rate, size uint64) (ticks uint32, bytes uint64) {
+	t := mulDiv(size, ticksPerSecond, rate, true)
+	if t > math.MaxUint32 {
+		return math.MaxUint32, mulDiv(rate, math.MaxUint32, ticksPerSecond, false)
+	}
+	return uint32(t), size
+}
+
+// sameShaping reports whether two TBFs shape alike. What the kernel keeps as time
+// is compared as time, so that saturated equals saturated.
+func sameShaping(a, b *netlink.Tbf) bool {
+	if a.Rate != b.Rate || a.Peakrate != b.Peakrate || a.Limit != b.Limit || !nearTicks(a.Buffer, b.Buffer) {
+		return false
+	}
+	if a.Peakrate == 0 {
+		return true
+	}
+	ticksA, _ := bucket(a.Peakrate, uint64(a.Minburst))
+	ticksB, _ := bucket(b.Peakrate, uint64(b.Minburst))
+	return nearTicks(ticksA, ticksB)
+}
+
+func nearTicks(a, b uint32) bool { return max(a, b)-min(a, b) <= tickTolerance }
+
+// mulDiv returns a*b/c without overflow on the way, saturated.
+func mulDiv(a, b, c uint64, up bool) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	if hi >= c {
+		return math.MaxUint64
+	}
+	quotient, rest := bits.Div64(hi, lo, c)
+	if up && rest > 0 && quotient < math.MaxUint64 {
+		quotient++
+	}
+	return quotient
+}
+
+func saturate(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
