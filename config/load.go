@@ -60,8 +60,8 @@ func Load(data []byte, environ []string) (*Config, []string, error) {
 	return config, slices.Compact(unused), nil
 }
 
-// Default returns the Config of an empty manifest and an empty environment.
-func Default() *Config {
+// Defaults returns the Config of an empty manifest and an empty environment.
+func Defaults() *Config {
 	return new(checker).build(&spec{})
 }
 
