@@ -160,6 +160,38 @@ func TestAFailedApplyIsRetriedWithBackoffUntilItSucceeds(t *testing.T) {
 	})
 }
 
+func TestABackoffStartsAnewAfterASuccess(t *testing.T) {
+	inBubble(t, dataplane.Config{RouteRefreshInterval: 20 * time.Second}, func(r *rig) {
+		r.runInSync()
+		r.table.apply = func() error { return errInjected }
+		r.driver.Wake()
+		r.sleep(5 * time.Second)
+		r.set(func() { r.table.apply = nil })
+		r.sleep(14 * time.Second)
+		r.set(func() { r.table.apply = func() error { return errInjected } })
+		r.sleep(2 * time.Second) // the refresh fails
+		r.take()
+		r.sleep(3 * time.Second)
+		r.Expect(len(r.timesOf("table apply"))).To(BeNumerically(">=", 1), "not only after the longest time")
+	})
+}
+
+func TestRetriesAndRechecksAreThrottledToo(t *testing.T) {
+	inBubble(t, dataplane.Config{ApplyInterval: time.Second, ApplyBurst: 1, RetryMax: 100 * time.Millisecond}, func(r *rig) {
+		r.runInSync()
+		r.set(func() {
+			r.manager.recheck = time.Now().Add(-time.Hour) // always due
+			r.qos.apply = func() error { return errInjected }
+		})
+		r.sleep(time.Second)
+		r.driver.Wake()
+		r.sleep(500 * time.Millisecond)
+		r.take()
+		r.sleep(10 * time.Second)
+		r.Expect(r.timesOf("qos apply")).To(HaveLen(10))
+	})
+}
+
 func TestAnyPartThatFailsIsRetriedAndStopsNoOther(t *testing.T) {
 	for name, fail := range map[string]func(r *rig){
 		"manager": func(r *rig) { r.manager.work = failOnce() },

@@ -190,16 +190,7 @@ func (m *Manager) OnUpdate(msg any) {
 func (m *Manager) CompleteDeferredWork() error {
 	m.takeConfig()
 	m.takeEndpoints()
-	var errs []error
-	for _, name := range sortedKeys(m.dirtyIfaces) {
-		done, err := m.program(m.dirtyIfaces[name])
-		if done {
-			delete(m.dirtyIfaces, name)
-		}
-		errs = append(errs, err)
-	}
-	errs = append(errs, m.reportLost())
-	return errors.Join(errs...)
+	return errors.Join(m.programDirty(), m.reportLost())
 }
 
 // OnApplied reports the status of endpoints that changed: up for those whose routes
@@ -220,6 +211,18 @@ func (m *Manager) OnApplied(applyErr error) error {
 		} else {
 			m.allReported = true
 		}
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Manager) programDirty() error {
+	var errs []error
+	for _, name := range sortedKeys(m.dirtyIfaces) {
+		done, err := m.program(m.dirtyIfaces[name])
+		if done {
+			delete(m.dirtyIfaces, name)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

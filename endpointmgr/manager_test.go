@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"syscall"
+	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -231,11 +232,14 @@ var _ = Describe("What an endpoint wants", func() {
 	})
 
 	It("loose reverse path filtering only while it may use other sources", func() {
-		run(pod("cali1", func(ep *dataplane.WorkloadEndpoint) {
+		run(pod("cali1"))
+		w.update(id("a"), pod("cali1", func(ep *dataplane.WorkloadEndpoint) {
 			ep.AllowSpoofedSourcePrefixes = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}
 		}))
+		Expect(w.apply()).To(Succeed())
 		Expect(w.sysctl.of("cali1")).To(HaveKeyWithValue("net/ipv4/conf/X/rp_filter", "2"))
-		run(pod("cali1"))
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
 		Expect(w.sysctl.of("cali1")).To(Equal(configured))
 	})
 
@@ -490,6 +494,28 @@ var _ = Describe("Sysctls", func() {
 		Expect(w.warnings()).To(BeEmpty())
 	})
 
+	It("of an interface that goes between IPv4 and IPv6 are no missing IPv6", func() {
+		w.sysctl.fail = func(path string) error {
+			if strings.HasPrefix(path, "net/ipv6/") {
+				w.link("cali1", 7, gone)
+			}
+			return nil
+		}
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.warnings()).To(BeEmpty())
+		Expect(w.status.status).To(HaveKeyWithValue(id("a"), endpointmgr.StatusDown))
+	})
+
+	It("that are missing are tried again at the next apply, should no event come", func() {
+		delete(w.sysctl.ifaces, "cali1")
+		w.update(id("a"), pod("cali1"))
+		Expect(w.apply()).To(Succeed())
+		w.sysctl.ifaces["cali1"] = true
+		Expect(w.apply()).To(Succeed())
+		expectUp(w)
+	})
+
 	It("of IPv6 that the kernel does not have are said once, and the endpoint is up", func() {
 		w.sysctl.noIPv6 = true
 		w.link("cali2", 8, up)
@@ -539,6 +565,9 @@ var _ = Describe("Status", func() {
 	It("is lost before anything is taken away", func() {
 		Expect(w.apply()).To(Succeed())
 		w.status.take()
+		w.link("cali1", 7, down)
+		Expect(w.m.CompleteDeferredWork()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a down"}))
 		w.remove(id("a"))
 		Expect(w.m.CompleteDeferredWork()).To(Succeed())
 		Expect(w.status.take()).To(Equal([]string{"a gone"}))
@@ -621,6 +650,18 @@ var _ = Describe("Status", func() {
 		Expect(w.status.take()).To(BeEmpty())
 	})
 
+	It("down between two lives of an interface is told however often that fails", func() {
+		Expect(w.apply()).To(Succeed())
+		w.status.take()
+		w.link("cali1", 7, gone)
+		w.link("cali1", 8, up)
+		w.status.fail = func(dataplane.WorkloadEndpointID) error { return errInjected }
+		Expect(w.apply()).To(HaveOccurred())
+		w.status.fail = nil
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.take()).To(Equal([]string{"a down", "a up"}))
+	})
+
 	It("gone could not be told and the endpoint came back: down, then up", func() {
 		Expect(w.apply()).To(Succeed())
 		w.status.take()
@@ -681,6 +722,36 @@ var _ = Describe("A driver", func() {
 		}{fakeTable: w.v4}
 		w = newWorld(func(c *endpointmgr.Config) { c.RoutesV4, c.RoutesV6 = table, nil })
 		Expect(w.m.GetRouteTableSyncers()).To(Equal([]routetable.SyncerInterface{table}))
+	})
+
+	It("pays nothing for an apply that has nothing to do", func() {
+		w := newWorld()
+		for i := range 100 {
+			name := fmt.Sprintf("cali%d", i)
+			w.link(name, i+1, up)
+			w.update(id(name), pod(name))
+		}
+		Expect(w.apply()).To(Succeed())
+		Expect(testing.AllocsPerRun(10, func() { _ = w.apply() })).To(BeZero())
+	})
+
+	It("may let any number of interfaces and endpoints come and go: nothing is kept of them", func() {
+		w := newWorld()
+		for i := range 100 {
+			name := fmt.Sprintf("cali%d", i)
+			w.update(id(name), pod(name))
+			w.link(name, i+1, up)
+			w.link(fmt.Sprintf("eth%d", i), i+1000, up) // nobody's
+			Expect(w.apply()).To(Succeed())
+			w.remove(id(name))
+			if i%2 == 0 {
+				Expect(w.apply()).To(Succeed())
+			}
+			w.link(name, i+1, gone)
+			w.link(fmt.Sprintf("eth%d", i), i+1000, gone)
+			Expect(w.apply()).To(Succeed())
+		}
+		Expect(w.m.Held()).To(BeZero())
 	})
 
 	It("may call OnUpdate at any time without anything being touched", func() {

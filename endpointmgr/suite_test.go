@@ -1,6 +1,7 @@
 package endpointmgr_test
 
 import (
+	"flag"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -9,6 +10,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// A sequence needs to be long to come to anything; -rapid.checks overrides.
+	_ = flag.Set("rapid.checks", "500")
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction( // Ginkgo's own, for the life of the process
 		"github.com/onsi/ginkgo/v2/internal/interrupt_handler.(*InterruptHandler).registerForInterrupts.func2"))
 }

@@ -63,6 +63,8 @@ func TestAFileIsThereWhileTheEndpointIsUp(t *testing.T) {
 
 			g.Expect(w.OnStatus(id, ep, end)).To(Succeed())
 			g.Expect(files(prefix)).To(BeEmpty())
+			g.Expect(w.OnStatus(id, ep, endpointmgr.StatusUp)).To(Succeed())
+			g.Expect(files(prefix)).To(Equal([]string{name}))
 		})
 	}
 }
