@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -29,6 +30,7 @@ type testingT interface {
 // outside is how tests play everybody else: runtimes, operators, other agents.
 type outside interface {
 	routetable.Kernel
+	LinkByIndex(index int) (netlink.Link, error)
 	LinkAdd(link netlink.Link) error
 	LinkDel(link netlink.Link) error
 	LinkSetUp(link netlink.Link) error
@@ -130,7 +132,8 @@ func addLink(t testingT, w world, name string, index int) int {
 	return indexOf(t, w, name)
 }
 
-func peerOf(name string) string { return "p" + name }
+// peerOf is the peer's name, no longer than the veth's.
+func peerOf(name string) string { return "p" + name[1:] }
 
 func indexOf(t testingT, w world, name string) int {
 	t.Helper()
@@ -139,14 +142,38 @@ func indexOf(t testingT, w world, name string) int {
 	return link.Attrs().Index
 }
 
+// setUp sets a link up and waits until the kernel shows what that means for its
+// carrier and its peer's.
 func setUp(t testingT, w world, name string) {
 	t.Helper()
 	must(t, w.LinkSetUp(linkOf(indexOf(t, w, name))))
+	settleCarrier(t, w, name)
 }
 
 func setDown(t testingT, w world, name string) {
 	t.Helper()
 	must(t, w.LinkSetDown(linkOf(indexOf(t, w, name))))
+	settleCarrier(t, w, name)
+}
+
+// settleCarrier waits until a veth and its peer show IFF_RUNNING exactly where
+// both are up: the kernel's link watch works in the background.
+func settleCarrier(t testingT, w world, name string) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		link, err := w.LinkByName(name)
+		must(t, err)
+		peer, err := w.LinkByIndex(link.Attrs().ParentIndex)
+		must(t, err)
+		a, b := link.Attrs().RawFlags, peer.Attrs().RawFlags
+		running := a & b & unix.IFF_UP << 6 // IFF_RUNNING
+		if a&unix.IFF_RUNNING == running && b&unix.IFF_RUNNING == running {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("carrier of %s does not settle: flags %x, peer %x", name, a, b)
+		}
+	}
 }
 
 func delLink(t testingT, w world, name string) {
@@ -346,4 +373,13 @@ func run(args ...string) error {
 		return fmt.Errorf("%v: %w: %s", args, err, out)
 	}
 	return nil
+}
+
+func collect(prefixes *[]netip.Prefix) func(*netlink.Route) error {
+	return func(r *netlink.Route) error {
+		addr, _ := netip.AddrFromSlice(r.Dst.IP)
+		bits, _ := r.Dst.Mask.Size()
+		*prefixes = append(*prefixes, netip.PrefixFrom(addr, bits))
+		return nil
+	}
 }
