@@ -11,6 +11,10 @@ import (
 func TestIfaceMonitor(t *testing.T) {
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "ifacemonitor")
-	goleak.VerifyNone(t, goleak.IgnoreAnyFunction(
+}
+
+// TestMain fails the package if a goroutine is left.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(
 		"github.com/onsi/ginkgo/v2/internal/interrupt_handler.(*InterruptHandler).registerForInterrupts.func2"))
 }

@@ -209,19 +209,3 @@ var _ = Describe("Monitor on a real kernel", func() {
 		Eventually(seen.present).Should(HaveKeyWithValue("lo", ContainSubstring("192.0.2.7")))
 	})
 })
-
-// counter returns the value of a counter, or of the one with that only label.
-func counter(registry *prometheus.Registry, name string, label ...string) float64 {
-	GinkgoHelper()
-	families, err := registry.Gather()
-	Expect(err).NotTo(HaveOccurred())
-	for _, family := range families {
-		for _, metric := range family.Metric {
-			if family.GetName() == name && (len(label) == 0 || metric.Label[0].GetValue() == label[0]) {
-				return metric.Counter.GetValue()
-			}
-		}
-	}
-	Fail("no metric " + name)
-	return 0
-}

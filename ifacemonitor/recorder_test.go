@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/manx-dataplane/manx/ifacemonitor"
 )
 
@@ -170,4 +172,18 @@ func addrsText(addrs []netip.Addr) string {
 		return "nil"
 	}
 	return fmt.Sprint(addrs)
+}
+
+// counter returns the value of a counter, or of the one with that only label; -1
+// where there is none.
+func counter(registry *prometheus.Registry, name string, label ...string) float64 {
+	families, _ := registry.Gather()
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			if family.GetName() == name && (len(label) == 0 || metric.Label[0].GetValue() == label[0]) {
+				return metric.Counter.GetValue()
+			}
+		}
+	}
+	return -1
 }
