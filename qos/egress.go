@@ -265,7 +265,7 @@ func (s *Syncer) detach(veth *Interface, target int) error {
 	hook := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: veth.Index, Parent: netlink.HANDLE_INGRESS, Handle: hookHandle,
 	}}
-	if err := s.kernel.QdiscDel(hook); err != nil && !isGone(err) {
+	if err := s.kernel.QdiscDel(hook); err != nil {
 		return fmt.Errorf("delete ingress qdisc: %w", err)
 	}
 	veth.Hook = HookNone
@@ -288,8 +288,7 @@ func (s *Syncer) deleteFilter(veth *Interface, filter Filter) error {
 	if filter.Chain != 0 {
 		attrs.Chain = &filter.Chain
 	}
-	err := s.kernel.FilterDel(&netlink.GenericFilter{FilterAttrs: attrs, FilterType: filter.Kind})
-	if err != nil && !isGone(err) {
+	if err := s.kernel.FilterDel(&netlink.GenericFilter{FilterAttrs: attrs, FilterType: filter.Kind}); err != nil {
 		return fmt.Errorf("delete redirect filter: %w", err)
 	}
 	if n := slices.Index(veth.Filters, filter); n >= 0 {

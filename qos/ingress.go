@@ -48,7 +48,7 @@ func (s *Syncer) clearIngress(veth *Interface) error {
 	external := s.config.RemoveExternal && s.enabled && claimed && isForeignShaper(veth.Root)
 	switch was := s.memory.borrowed[veth.Index]; {
 	case isOurRoot(veth.Root), external:
-		if err := s.kernel.QdiscDel(rootRef(veth.Root)); err != nil && !isGone(err) {
+		if err := s.kernel.QdiscDel(rootRef(veth.Root)); err != nil {
 			return fmt.Errorf("remove ingress limit: %w", err)
 		}
 		veth.Root = nil

@@ -5,8 +5,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/manx-dataplane/manx/rtnl"
 )
 
 // ReadKernel is what Observe asks of the kernel. Methods and errors are those of
@@ -70,13 +68,6 @@ func linkRef(name string, index int) netlink.Link {
 // kind, says that the kernel has no such kind.
 func isUnsupported(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT)
-}
-
-// isGone reports whether err, from a delete, says that there was nothing to
-// delete. EINVAL is what the kernel answers to the deletion of a qdisc or filter
-// that its parent no longer has.
-func isGone(err error) bool {
-	return rtnl.IsAbsent(err) || errors.Is(err, unix.EINVAL)
 }
 
 // retryInterrupted repeats a dump that something changed meanwhile.

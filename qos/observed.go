@@ -1,11 +1,14 @@
 package qos
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
 // Snapshot is what the kernel says about shaping, at the moment of Observe. It is
@@ -193,7 +196,7 @@ func listFilters(kernel ReadKernel, ifindex int) ([]Filter, error) {
 		return kernel.FilterList(ifindex, netlink.HANDLE_MIN_INGRESS)
 	})
 	if err != nil {
-		if isGone(err) {
+		if rtnl.IsAbsent(err) || errors.Is(err, unix.EINVAL) {
 			return nil, nil
 		}
 		return nil, err

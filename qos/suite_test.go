@@ -60,11 +60,59 @@ type backend struct {
 	open    func() handle                     // an agent's handle
 	addPod  func(veth string) (remove func()) // a veth pair, its other end elsewhere
 	mock    *mocks.Kernel                     // nil: the real kernel
+	fault   func(mocks.Call) error            // of the mock: asked at each of the agent's calls
+}
+
+// guard fails where a call of the agent loses packets or opens an unshaped window:
+// where a device is deleted that something redirects to, or traffic is redirected
+// to a device that is not up and shaping.
+func (b *backend) guard() {
+	b.mock.OnCall(func(c mocks.Call) error {
+		if b.fault != nil {
+			if err := b.fault(c); err != nil {
+				return err
+			}
+		}
+		if c.Op != mocks.OpLinkDel && c.Op != mocks.OpLinkDelGroup {
+			return nil
+		}
+		snapshot, err := qos.Observe(b.outside)
+		if err != nil {
+			return err
+		}
+		for target, from := range snapshot.Redirectors() {
+			device := snapshot.Interfaces[target]
+			doomed := c.Index == target || c.Op == mocks.OpLinkDelGroup && c.Detail == fmt.Sprint("group ", device.Group)
+			if doomed && device.IsShaper() {
+				panic(fmt.Sprintf("%s while %s redirects to it", c, from[0].Name))
+			}
+		}
+		return nil
+	})
+	b.mock.AfterCall(func(c mocks.Call, err error) error {
+		if c.Op != mocks.OpFilterAdd || err != nil {
+			return err
+		}
+		snapshot, err := qos.Observe(b.outside)
+		if err != nil {
+			return err
+		}
+		for _, filter := range snapshot.Interfaces[c.Index].Filters {
+			if !filter.Marked || filter.Target == 0 {
+				continue
+			}
+			target := snapshot.Interfaces[filter.Target]
+			if _, shapes := target.Root.(*netlink.Tbf); !target.Up || !shapes {
+				panic("redirected to a device that does not shape")
+			}
+		}
+		return nil
+	})
 }
 
 func newMock() *backend {
 	k := mocks.NewKernel()
-	return &backend{
+	b := &backend{
 		name:    "mocks",
 		mock:    k,
 		outside: k.Outside(),
@@ -75,6 +123,8 @@ func newMock() *backend {
 			return pod.Destroy
 		},
 	}
+	b.guard()
+	return b
 }
 
 func newReal() *backend {

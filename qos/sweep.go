@@ -43,11 +43,11 @@ func (s *Syncer) sweepIsDue() bool {
 	return s.todo.sweep != ""
 }
 
-// sweep removes all that is ours and not wanted.
-func (s *Syncer) sweep() (errs []error) {
+// sweep removes all that is ours and not wanted, and returns how much that was.
+func (s *Syncer) sweep() (removed int, errs []error) {
 	start := s.config.Clock.Now()
 	reason := s.todo.sweep
-	inGrace, errs := s.sweepUnclaimed()
+	inGrace, removed, errs := s.sweepUnclaimed()
 
 	attached := s.attachments()
 	orphans := 0
@@ -56,6 +56,9 @@ func (s *Syncer) sweep() (errs []error) {
 			continue
 		}
 		orphans++
+		if !s.enabled {
+			s.await(ifb.Name)
+		}
 		why := reason
 		if better, known := s.todo.reasons[ifb.Name]; known && s.enabled {
 			why = better
@@ -69,16 +72,19 @@ func (s *Syncer) sweep() (errs []error) {
 	if orphans > 0 {
 		s.log.WithFields(logrus.Fields{"reason": reason, "devices": orphans}).Info("Deleting IFB devices that no endpoint wants")
 	}
-	if len(errs) == 0 {
-		s.todo.sweep = ""
-		clear(s.todo.reasons)
+	if len(errs) > 0 {
+		s.todo.resync = true // what went wrong may be what we believe
+		return removed + orphans, errs
 	}
-	return errs
+	s.todo.sweep = ""
+	clear(s.todo.reasons)
+	return removed + orphans, nil
 }
 
 // sweepUnclaimed removes what is ours on interfaces that no endpoint claims, once
-// their grace period is over, and returns those that it is not over for.
-func (s *Syncer) sweepUnclaimed() (inGrace map[int]bool, errs []error) {
+// their grace period is over, and returns those that it is not over for and how
+// many it has changed.
+func (s *Syncer) sweepUnclaimed() (inGrace map[int]bool, changed int, errs []error) {
 	inGrace = make(map[int]bool)
 	now := s.config.Clock.Now()
 	for _, iface := range s.snapshot.Interfaces {
@@ -105,9 +111,10 @@ func (s *Syncer) sweepUnclaimed() (inGrace map[int]bool, errs []error) {
 			errs = append(errs, fmt.Errorf("interface %s (ifindex %d): %w", iface.Name, iface.Index, err))
 			continue
 		}
+		changed++
 		delete(s.memory.unclaimed, iface.Index)
 	}
-	return inGrace, errs
+	return inGrace, changed, errs
 }
 
 // retire detaches an IFB of ours from the interfaces it is attached to and gives

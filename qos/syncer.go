@@ -64,12 +64,21 @@ type Syncer struct {
 	desired map[string]Limits // of claimed interfaces
 	owners  map[string]string // name of IFB -> claimed interface with an egress limit
 	enabled bool
-	idle    bool // disabled, and nothing of ours is left
+	removal removal // how far disabling has come
 
 	snapshot *Snapshot
 	todo     todo
 	memory   memory
 }
+
+// removal is how far the removal of everything that is ours has come.
+type removal int
+
+const (
+	removalDue     removal = iota // or not disabled
+	removalStarted                // the Reaper is at work
+	removalDone                   // the kernel was read again and nothing was left
+)
 
 // todo is what Apply has to do.
 type todo struct {
@@ -180,12 +189,9 @@ func (s *Syncer) SetEnabled(enabled bool) {
 		return
 	}
 	s.enabled = enabled
-	s.idle = false
+	s.removal = removalDue
 	s.todo.resync = true
-	s.todo.sweep = ReasonDisabled
-	if enabled {
-		s.todo.sweep = ReasonStartup
-	}
+	s.todo.sweep = ReasonStartup
 }
 
 // OnIfaceStateChanged takes note of an interface event. An end of an index that
@@ -245,7 +251,10 @@ func (s *Syncer) QueueResync() {
 // nothing to do it makes no kernel call.
 func (s *Syncer) Apply() error {
 	s.takeReaped()
-	if s.idle || !s.todo.any() && !s.sweepIsDue() {
+	if !s.enabled {
+		return s.applyDisabled()
+	}
+	if !s.todo.any() && !s.sweepIsDue() {
 		return nil
 	}
 	if s.todo.resync {
@@ -254,16 +263,34 @@ func (s *Syncer) Apply() error {
 		}
 	}
 	errs := append(s.checkVanished(), s.lookUpAppeared()...)
-	if s.enabled {
-		errs = append(errs, s.reconcile()...)
-	}
+	errs = append(errs, s.reconcile()...)
 	if s.sweepIsDue() {
-		errs = append(errs, s.sweep()...)
+		_, failed := s.sweep()
+		errs = append(errs, failed...)
 	}
 	s.updateMetrics()
-	if len(errs) == 0 && !s.enabled {
-		s.idle = true
-		s.todo.reset()
+	return joinSome(errs)
+}
+
+// applyDisabled removes everything that is ours, until the kernel says that
+// nothing is left.
+func (s *Syncer) applyDisabled() error {
+	if s.removal == removalDone || s.removal == removalStarted && s.config.Reaper.Pending() > 0 {
+		return nil
+	}
+	if err := s.observe(); err != nil {
+		return err
+	}
+	s.todo.sweep = ReasonDisabled
+	removed, errs := s.sweep()
+	s.updateMetrics()
+	switch {
+	case len(errs) > 0:
+		s.removal = removalDue
+	case removed > 0:
+		s.removal = removalStarted
+	default:
+		s.removal = removalDone
 	}
 	return joinSome(errs)
 }
@@ -526,14 +553,6 @@ func (s *Syncer) lacks(kind string, err error) bool {
 
 func (t *todo) any() bool {
 	return t.resync || t.sweep != "" || len(t.dirty)+len(t.appeared)+len(t.vanished) > 0
-}
-
-func (t *todo) reset() {
-	t.sweep = ""
-	clear(t.reasons)
-	clear(t.dirty)
-	clear(t.appeared)
-	clear(t.vanished)
 }
 
 // forget drops what is remembered of interfaces that are gone.

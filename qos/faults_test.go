@@ -1,0 +1,277 @@
+package qos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/mocks"
+	"github.com/manx-dataplane/manx/qos"
+)
+
+// errDead is what an agent gets from its kernel after it was killed.
+var errDead = errors.New("killed")
+
+// life is an agent whose time the test moves on, so that retries cost none.
+type life struct {
+	*qos.Syncer
+	reaper      *qos.Reaper
+	clock       *clocktesting.FakeClock
+	stop        func()
+	ifaces      map[string]int // as an interface monitor would have reported them
+	reaperClock *clocktesting.FakeClock
+}
+
+func startLife(b *backend) *life {
+	now := time.Unix(1e9, 0)
+	l := &life{clock: clocktesting.NewFakeClock(now), reaperClock: clocktesting.NewFakeClock(now), ifaces: map[string]int{}}
+	l.reaper = qos.NewReaper(qos.ReaperConfig{
+		Open: func() (qos.ReaperKernel, error) { return b.open(), nil }, Clock: l.reaperClock, StuckAfter: 1000 * time.Hour,
+	})
+	l.Syncer = qos.New(qos.Config{Kernel: b.open(), Reaper: l.reaper, Clock: l.clock, Enabled: true})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = l.reaper.Run(ctx) })
+	l.stop = func() { cancel(); running.Wait() }
+	return l
+}
+
+// monitor reports what changed among the interfaces.
+func (l *life) monitor(b *backend) {
+	seen := map[string]int{}
+	for _, iface := range b.observe().Interfaces {
+		seen[iface.Name] = iface.Index
+	}
+	for name, index := range l.ifaces {
+		if seen[name] != index {
+			l.OnIfaceStateChanged(name, index, ifacemonitor.StateNotPresent)
+		}
+	}
+	for name, index := range seen {
+		if l.ifaces[name] != index {
+			l.OnIfaceStateChanged(name, index, ifacemonitor.StateUp)
+		}
+	}
+	l.ifaces = seen
+}
+
+// settle applies until nothing is left to do, or the agent is dead. It reports
+// whether the agent lives.
+func (l *life) settle(b *backend, dead func() bool) bool {
+	done := func() bool {
+		l.monitor(b)
+		return l.Apply() == nil && l.reaper.Pending() == 0
+	}
+	for range 2000 {
+		if dead() {
+			return false
+		}
+		if done() && done() {
+			return !dead()
+		}
+		l.reaperClock.Step(time.Minute)
+		time.Sleep(10 * time.Microsecond) // lets the reaper run; the bound is the loop's
+	}
+	Fail("does not settle")
+	return false
+}
+
+func never() bool { return false }
+
+// steps is a pod's life, with an orphan and a neighbour beside it, in steps that
+// use every operation there is.
+func steps(b *backend) []func(*life) {
+	var removePod func()
+	return []func(*life){
+		func(l *life) { removePod = b.addPod(vethName) },
+		func(l *life) { l.SetLimits(vethName, qos.Limits{Ingress: mbit(20), Egress: mbit(30)}) },
+		func(l *life) { l.SetLimits(vethName, qos.Limits{Ingress: mbit(2), Egress: mbit(3)}) },
+		func(l *life) {
+			veth, _ := b.outside.LinkByName(vethName)
+			Expect(b.mock.Outside().LinkSetMTU(veth, 9000)).To(Succeed())
+			l.OnIfaceMTUChanged(vethName, veth.Attrs().Index, 9000)
+		},
+		func(l *life) { removePod(); removePod = b.addPod(vethName) },
+		func(l *life) { l.SetLimits(vethName, qos.Limits{Egress: mbit(4)}) },
+		func(l *life) { l.SetLimits(vethName, qos.Limits{}) },
+		func(l *life) { l.SetLimits(vethName, qos.Limits{Egress: mbit(5)}) },
+		func(l *life) { l.SetEnabled(false) },
+		func(l *life) { l.SetEnabled(true) },
+		func(l *life) { removePod() },
+	}
+}
+
+// expectState compares the kernel with the limits that the steps so far ask for.
+func expectState(b *backend, step int, what string) {
+	GinkgoHelper()
+	want := map[int][2]uint64{0: {0, 0}, 1: {20e6, 30e6}, 2: {2e6, 3e6}, 3: {2e6, 3e6}, 4: {2e6, 3e6}, 5: {0, 4e6}, 6: {0, 0}, 7: {0, 5e6}, 8: {0, 0}, 9: {0, 5e6}, 10: {0, 0}}[step]
+	snapshot := b.observe()
+	Expect(b.rate(vethName)).To(Equal(want[0]), what)
+	Expect(b.rate(ifbName)).To(Equal(want[1]), what)
+	veth, ifb := snapshot.ByName(vethName), snapshot.ByName(ifbName)
+	Expect(ifb != nil).To(Equal(want[1] != 0), what)
+	if ifb != nil {
+		Expect(veth.RedirectsTo(ifb.Index)).To(BeTrue(), what)
+		Expect(veth.Filters).To(HaveLen(1), what)
+		Expect(ifb.MTU).To(Equal(veth.MTU), what)
+	} else if veth != nil {
+		Expect(veth.Hook).To(Equal(qos.HookNone), what)
+	}
+	Expect(b.ifbs()).To(HaveLen(min(1, int(want[1]))), what)
+}
+
+// desiredAfter has a new life want what the steps so far ask for.
+func desiredAfter(l *life, step int) {
+	limits := map[int]qos.Limits{
+		1: {Ingress: mbit(20), Egress: mbit(30)}, 2: {Ingress: mbit(2), Egress: mbit(3)}, 3: {Ingress: mbit(2), Egress: mbit(3)},
+		4: {Ingress: mbit(2), Egress: mbit(3)}, 5: {Egress: mbit(4)}, 6: {}, 7: {Egress: mbit(5)}, 8: {Egress: mbit(5)}, 9: {Egress: mbit(5)},
+	}
+	if wanted, ok := limits[step]; ok {
+		l.SetLimits(vethName, wanted)
+	}
+	if step == 8 {
+		l.SetEnabled(false)
+	}
+}
+
+var _ = Describe("Syncer under faults", func() {
+	It("converges whatever errno any one call fails with", func() {
+		errnos := []unix.Errno{unix.EINTR, unix.EBUSY, unix.ENOBUFS, unix.ENODEV, unix.EEXIST, unix.ENOENT, unix.EPERM, unix.ENOMEM, unix.EOPNOTSUPP, unix.EINVAL, unix.ETIMEDOUT}
+		runs := 0
+		for _, errno := range errnos {
+			for n := 1; ; n++ {
+				b := newMock()
+				calls := 0
+				var at mocks.Call
+				var mu sync.Mutex
+				b.fault = func(c mocks.Call) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if calls++; calls == n {
+						at = c
+						return errno
+					}
+					return nil
+				}
+				l := startLife(b)
+				for step, act := range steps(b) {
+					act(l)
+					l.settle(b, never)
+					l.QueueResync()
+					l.settle(b, never)
+					expectState(b, step, fmt.Sprintf("step %d, %v at call %d, %s", step, errno, n, at))
+				}
+				l.stop()
+				runs++
+				if at.Op == "" {
+					break
+				}
+			}
+		}
+		GinkgoWriter.Println(runs, "runs")
+	})
+
+	It("converges after being killed before any of its writes", func() {
+		for n := 1; ; n++ {
+			b := newMock()
+			writes, killed := 0, false
+			var mu sync.Mutex
+			var at mocks.Call
+			b.fault = func(c mocks.Call) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if c.Op.Write() && !killed {
+					if writes++; writes == n {
+						at, killed = c, true
+					}
+				}
+				if killed {
+					return errDead
+				}
+				return nil
+			}
+			dead := func() bool { mu.Lock(); defer mu.Unlock(); return killed }
+			l := startLife(b)
+			for step, act := range steps(b) {
+				act(l)
+				if !dead() && l.settle(b, dead) {
+					continue
+				}
+				l.stop()
+				mu.Lock()
+				killed = false
+				mu.Unlock()
+				l = startLife(b)
+				desiredAfter(l, step)
+				l.settle(b, never)
+				expectState(b, step, fmt.Sprintf("step %d, killed before write %d, %s", step, n, at))
+			}
+			l.stop()
+			if at.Op == "" {
+				break
+			}
+		}
+	})
+
+	DescribeTable("says once that the kernel lacks something, and does the other work",
+		func(kind string, ingress, egress bool) {
+			b := newMock()
+			b.mock.Lack(kind)
+			b.addPod(vethName)
+			a := startAgent(b)
+			a.SetLimits(vethName, qos.Limits{Ingress: mbit(20), Egress: mbit(30)})
+			a.settle()
+			calls := b.mock.Calls()
+			Expect(a.Apply()).To(Succeed())
+			Expect(b.mock.Calls()).To(Equal(calls), "it does not try in a loop")
+			a.QueueResync()
+			a.settle()
+			Expect(b.rate(vethName) != 0).To(Equal(ingress))
+			Expect(b.rate(ifbName) != 0).To(Equal(egress))
+			Expect(b.ifbs()).To(BeEmpty())
+			said := slices.DeleteFunc(a.log.all(), func(line string) bool { return !strings.Contains(line, "lacks") })
+			Expect(said).To(HaveLen(1))
+		},
+		Entry("ifb", "ifb", true, false),
+		Entry("tbf", "tbf", false, false),
+		Entry("ingress", "ingress", true, false),
+		Entry("u32", "u32", true, false),
+	)
+
+	It("programs all other interfaces when one fails, and caps the error", func() {
+		b := newMock()
+		a := startAgent(b)
+		broken := map[int]bool{}
+		for n := range 30 {
+			name := fmt.Sprintf("cali%02d", n)
+			b.addPod(name)
+			a.SetLimits(name, qos.Limits{Ingress: mbit(1)})
+			broken[b.index(name)] = n%2 == 0
+		}
+		b.fault = func(c mocks.Call) error {
+			if c.Op == mocks.OpQdiscReplace && broken[c.Index] {
+				return unix.EPERM
+			}
+			return nil
+		}
+		err := a.Apply()
+		Expect(err).To(MatchError(unix.EPERM))
+		Expect(err).To(MatchError(And(ContainSubstring("cali00"), ContainSubstring("and 5 more"))))
+		for n := range 30 {
+			Expect(b.rate(fmt.Sprintf("cali%02d", n)) != 0).To(Equal(n%2 == 1))
+		}
+		b.fault = nil
+		a.settle()
+		Expect(b.rate("cali00")).To(BeEquivalentTo(1e6))
+	})
+})
