@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/manx-dataplane/manx/config"
+	"github.com/manx-dataplane/manx/dataplane"
+	"github.com/manx-dataplane/manx/manifests"
+)
+
+// Options are what Run needs. EndpointsDir, Kernel and Log are required.
+type Options struct {
+	// ConfigFile is a FelixConfiguration manifest; empty means defaults.
+	ConfigFile string
+	// EndpointsDir is a directory of WorkloadEndpoint manifests.
+	EndpointsDir string
+	// Environ is the environment, as os.Environ gives it, whose FELIX_ variables
+	// override the manifest.
+	Environ []string
+	// Kernel is the network namespace to work in.
+	Kernel Kernel
+	// Log is the logger. The agent sets its level as logSeverityScreen says.
+	Log *logrus.Logger
+}
+
+// Run runs the agent until ctx is done, and then returns nil, leaving the kernel's
+// state in place.
+//
+// It returns an error where it cannot begin (a configuration that is invalid, a
+// directory that is missing, ErrAlreadyRunning) or cannot go on (an address for
+// health or metrics that is taken). What the kernel refuses is not among those: it is
+// logged, reported by health and metrics, and tried again.
+func Run(ctx context.Context, options Options) error {
+	info, err := os.Stat(options.EndpointsDir)
+	if err == nil && !info.IsDir() {
+		err = errors.New("not a directory")
+	}
+	if err != nil {
+		return fmt.Errorf("endpoints directory %q: %w", options.EndpointsDir, err)
+	}
+	watcher := config.NewWatcher(config.WatcherOptions{
+		Path:    options.ConfigFile,
+		Environ: options.Environ,
+		Log:     options.Log,
+	})
+	current, err := watcher.Load()
+	if err != nil {
+		return err
+	}
+	lock, err := options.Kernel.Lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	configs := make(chan *config.Config)
+	watching := make(chan error, 1)
+	go func() {
+		watching <- watcher.Run(ctx, func(c *config.Config) {
+			select {
+			case configs <- c:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	err = runPipelines(ctx, options, current, configs)
+	cancel()
+	return errors.Join(err, <-watching)
+}
+
+// runPipelines runs a pipeline for the current configuration, and a new one
+// whenever the configuration changes in a field that a running one cannot take over.
+func runPipelines(ctx context.Context, options Options, current *config.Config, configs <-chan *config.Config) error {
+	source := manifests.NewSource(manifests.Options{Dir: options.EndpointsDir, Log: options.Log})
+	for {
+		options.Log.SetLevel(current.LogSeverityScreen)
+		p, err := newPipeline(options, source, current)
+		if err != nil {
+			return err
+		}
+		next, err := p.runUntilChanged(ctx, current, configs)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		options.Log.Info("Configuration changed; starting anew with kernel state in place")
+		current = next
+	}
+}
+
+// runUntilChanged runs the pipeline until ctx is done or a configuration arrives
+// that needs another pipeline, which it returns.
+func (p *pipeline) runUntilChanged(ctx context.Context, current *config.Config, configs <-chan *config.Config) (*config.Config, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	for {
+		select {
+		case err := <-done:
+			return nil, err
+		case next := <-configs:
+			if !current.RestartEqual(next) {
+				cancel()
+				return next, <-done
+			}
+			p.log.SetLevel(next.LogSeverityScreen)
+			p.log.Info("Configuration changed")
+			if err := p.driver.Send(ctx, dataplane.ConfigUpdate{Config: next}); err != nil {
+				return nil, <-done // the driver has stopped or is about to
+			}
+			current = next
+		}
+	}
+}
