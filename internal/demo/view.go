@@ -101,9 +101,13 @@ func (v view) route(dst netip.Prefix) string {
 	return found
 }
 
-// ifbs counts the bwcali devices.
+// ifbs counts the bwcali devices. A list that a sweep changes while the kernel
+// makes it is asked for again.
 func (v view) ifbs() (int, error) {
 	links, err := v.kernel.LinkList()
+	for errors.Is(err, unix.EINTR) {
+		links, err = v.kernel.LinkList()
+	}
 	if err != nil {
 		return 0, err
 	}
