@@ -2,6 +2,7 @@ package dataplane_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	logrustest "github.com/sirupsen/logrus/hooks/test"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/manx-dataplane/manx/config"
 	"github.com/manx-dataplane/manx/dataplane"
@@ -263,6 +266,37 @@ func TestRefreshTimersResyncTablesAndOtherSyncersEachAtTheirOwnInterval(t *testi
 		r.Expect(r.timesOf("table resync")).To(Equal(seconds(10, 20, 30, 40, 50)))
 		r.Expect(r.timesOf("qos resync")).To(Equal(seconds(25, 50)))
 		r.Expect(r.timesOf("table apply")).To(Equal(seconds(10, 20, 25, 30, 40, 50)))
+	})
+}
+
+func TestTimeIsTheClocksThatWasHandedIn(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	inBubble(t, dataplane.Config{Clock: clk, RouteRefreshInterval: 10 * time.Second}, func(r *rig) {
+		r.runInSync()
+		r.sleep(time.Minute)
+		r.Expect(r.take()).To(BeEmpty(), "no time passes on the clock that counts")
+		clk.Step(10 * time.Second)
+		synctest.Wait()
+		r.Expect(r.timesOf("table resync")).To(HaveLen(1))
+	})
+}
+
+func TestAnErrorIsLoggedWhenItChangesNotAtEveryRetry(t *testing.T) {
+	logger, hook := logrustest.NewNullLogger()
+	inBubble(t, dataplane.Config{Log: logger}, func(r *rig) {
+		r.runInSync()
+		r.table.apply = func() error { return errInjected }
+		r.driver.Wake()
+		r.sleep(time.Minute)
+		r.Expect(hook.AllEntries()).To(HaveLen(1))
+		r.Expect(hook.LastEntry().Data).To(HaveKeyWithValue("error", "table: injected"))
+		r.set(func() { r.table.apply = func() error { return errors.New("other") } })
+		r.sleep(time.Minute)
+		r.Expect(hook.AllEntries()).To(HaveLen(2))
+		r.set(func() { r.table.apply = nil })
+		r.sleep(time.Minute)
+		r.Expect(hook.AllEntries()).To(HaveLen(3))
+		r.Expect(hook.LastEntry().Message).To(Equal("Applied without error again"))
 	})
 }
 

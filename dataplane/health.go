@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -113,7 +114,9 @@ func (l *loop) healthDetails() (details []string) {
 		details = append(details, "the first apply is not done yet")
 	}
 	if l.lastErr != "" {
-		details = append(details, "last apply: "+l.lastErr)
+		for line := range strings.SplitSeq(l.lastErr, "\n") {
+			details = append(details, "last apply: "+line)
+		}
 	}
 	for _, m := range l.managers {
 		if h, ok := m.(HealthDetailer); ok {

@@ -2,6 +2,8 @@ package dataplane_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -54,6 +56,23 @@ func TestLivenessIsLostWhenTheLoopHangsAndSaysInWhat(t *testing.T) {
 
 		r.sleep(3 * time.Minute)
 		r.Expect(r.driver.Health()).To(Equal(dataplane.Report{Live: true, Ready: true}))
+	})
+}
+
+func TestHealthShowsEachErrorOfTheLastApplyButNotAThousand(t *testing.T) {
+	inBubble(t, dataplane.Config{}, func(r *rig) {
+		r.manager.work = func() error {
+			var errs []error
+			for i := range 1000 {
+				errs = append(errs, fmt.Errorf("endpoint %d", i))
+			}
+			return errors.Join(errs...)
+		}
+		r.runInSync()
+		details := r.driver.Health().Details
+		r.Expect(details).To(HaveLen(11))
+		r.Expect(details[0]).To(Equal("last apply: endpoint 0"))
+		r.Expect(details[10]).To(Equal("last apply: and 990 more"))
 	})
 }
 

@@ -29,8 +29,13 @@ type loop struct {
 	recheckAt time.Time     // zero: nobody asked
 	routes    refreshTimer
 	qos       refreshTimer
-	lastErr   string // what was logged, so as to log changes only
+	// lastErr is what the last apply failed with, as it was logged and is shown.
+	lastErr string
 }
+
+// maxErrorLines is how many of the errors of one apply are logged and shown: when
+// everything fails, the first few say why.
+const maxErrorLines = 10
 
 // refreshTimer falls due every interval, counted from when it last did.
 type refreshTimer struct {
@@ -293,17 +298,24 @@ func (l *loop) scheduleRetry(err error, fresh bool) {
 		l.backoff = min(2*l.backoff, l.cfg.RetryMax)
 	}
 	l.retryAt = l.cfg.Clock.Now().Add(l.backoff)
-	logAt := logrus.DebugLevel
-	if err.Error() != l.lastErr {
-		l.lastErr = err.Error()
-		logAt = logrus.WarnLevel
-	}
-	log := l.log.WithError(err).WithField("retryIn", l.backoff)
-	if logAt == logrus.WarnLevel {
+	text := shortened(err)
+	log := l.log.WithFields(logrus.Fields{"error": text, "retryIn": l.backoff.String()})
+	if text != l.lastErr {
 		log.Warn("Apply failed in part; the rest is applied, and this will be retried")
-		return
+	} else {
+		log.Debug("Apply failed in part again")
 	}
-	log.Debug("Apply failed in part again")
+	l.lastErr = text
+}
+
+// shortened returns the text of joined errors, which is one line each, without the
+// lines beyond maxErrorLines.
+func shortened(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	if more := len(lines) - maxErrorLines; more > 0 {
+		lines = append(lines[:maxErrorLines], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(lines, "\n")
 }
 
 func (l *loop) earliestRecheck() time.Time {

@@ -108,6 +108,10 @@ type targetList struct {
 
 func (l *targetList) addNets(nets []netip.Prefix, mac net.HardwareAddr, family int) {
 	for _, cidr := range nets {
+		if cidr.IsValid() && cidr.Bits() == 0 {
+			l.problems = append(l.problems, fmt.Errorf("network %s: must not be everything; that would be the node's default route", cidr))
+			continue
+		}
 		if !cidr.IsValid() || cidr.Addr().Is4() != (family == 4) || cidr.Addr().Is4In6() {
 			l.problems = append(l.problems, fmt.Errorf("network %s: must be an IPv%d network", cidr, family))
 			continue

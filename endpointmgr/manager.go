@@ -40,7 +40,8 @@ type QoS interface {
 // endpoints that are not up yet.
 type PendingTeller interface {
 	// Pending says whether the kernel lacks something that was set for this
-	// interface, which is up, be it for an error or because it has to wait.
+	// interface, which is up, be it for an error or because it has to wait. Who says so
+	// without an error sees to it that there is another apply (Wake, NextRecheck).
 	Pending(iface string) bool
 }
 
@@ -197,14 +198,7 @@ func (m *Manager) CompleteDeferredWork() error {
 // and limits are in the kernel. Those that are still being waited for, or whose status
 // could not be reported, are looked at again at the next call.
 func (m *Manager) OnApplied(applyErr error) error {
-	var errs []error
-	for _, ep := range m.sortedStatuses() {
-		done, err := m.reportReached(ep, applyErr)
-		if done {
-			delete(m.dirtyStatuses, ep.id)
-		}
-		errs = append(errs, err)
-	}
+	errs := m.reportAllReached(applyErr)
 	if !m.allReported {
 		if err := m.cfg.Status.OnAllReported(); err != nil {
 			errs = append(errs, fmt.Errorf("tidy up earlier endpoint statuses: %w", err))
@@ -216,13 +210,19 @@ func (m *Manager) OnApplied(applyErr error) error {
 }
 
 func (m *Manager) programDirty() error {
+	if len(m.dirtyIfaces) == 0 {
+		return nil
+	}
 	var errs []error
-	for _, name := range sortedKeys(m.dirtyIfaces) {
+	for _, name := range slices.Sorted(maps.Keys(m.dirtyIfaces)) {
 		done, err := m.program(m.dirtyIfaces[name])
 		if done {
 			delete(m.dirtyIfaces, name)
 		}
 		errs = append(errs, err)
+	}
+	if len(m.dirtyIfaces) == 0 {
+		m.dirtyIfaces = map[string]*iface{}
 	}
 	return errors.Join(errs...)
 }
@@ -263,7 +263,8 @@ func (m *Manager) takeEndpoints() {
 			m.dirtyStatuses[id] = ep
 		}
 	}
-	clear(m.pending)
+	// Not clear: walking a map takes as long as it was once big.
+	m.pending = map[dataplane.WorkloadEndpointID]*dataplane.WorkloadEndpoint{}
 }
 
 func (m *Manager) updateEndpoint(id dataplane.WorkloadEndpointID, spec *dataplane.WorkloadEndpoint) {
@@ -298,11 +299,4 @@ func (m *Manager) setClaim(ep *endpoint, name string) {
 		ep.iface = i
 	}
 	m.dirtyIfaces[name] = i
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	if len(m) == 0 {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(m))
 }

@@ -407,7 +407,7 @@ var _ = Describe("Bad input", func() {
 				"kubernetes.io/egress-bandwidth":  "30M",
 				"kubernetes.io/ingress-bandwidth": "1",
 			}
-			ep.IPv4Nets = append(ep.IPv4Nets, netip.Prefix{}, netip.MustParsePrefix("fd00::2/128"))
+			ep.IPv4Nets = append(ep.IPv4Nets, netip.Prefix{}, netip.MustParsePrefix("fd00::2/128"), netip.MustParsePrefix("0.0.0.0/0"))
 			ep.IPv6NAT = []dataplane.NAT{{}}
 			ep.MAC = net.HardwareAddr{1, 2}
 		})
@@ -421,6 +421,7 @@ var _ = Describe("Bad input", func() {
 			ContainSubstring("MAC 01:02: must have 6 bytes"),
 			ContainSubstring("must be an IPv4 network"),
 			ContainSubstring("network fd00::2/128: must be an IPv4 network"),
+			ContainSubstring("network 0.0.0.0/0: must not be everything"),
 			ContainSubstring("must be an IPv6 address"),
 		))
 		w.update(id("a"), bad)
@@ -436,7 +437,7 @@ var _ = Describe("Bad input", func() {
 		Expect(w.apply()).To(Succeed())
 		w.update(id("a"), bad)
 		Expect(w.apply()).To(Succeed())
-		Expect(w.warnings()).To(HaveLen(5))
+		Expect(w.warnings()).To(HaveLen(6))
 	})
 
 	It("an update without an endpoint and messages it does not know are ignored", func() {

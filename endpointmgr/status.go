@@ -55,6 +55,25 @@ func (m *Manager) reportLost() error {
 	return errors.Join(errs...)
 }
 
+// reportAllReached reports the status of all endpoints that it may have changed
+// for.
+func (m *Manager) reportAllReached(applyErr error) (errs []error) {
+	if len(m.dirtyStatuses) == 0 {
+		return nil
+	}
+	for _, ep := range m.sortedStatuses() {
+		done, err := m.reportReached(ep, applyErr)
+		if done {
+			delete(m.dirtyStatuses, ep.id)
+		}
+		errs = append(errs, err)
+	}
+	if len(m.dirtyStatuses) == 0 {
+		m.dirtyStatuses = map[dataplane.WorkloadEndpointID]*endpoint{}
+	}
+	return errs
+}
+
 // reportReached reports the status of an endpoint after an apply, and returns
 // whether it need not be looked at again.
 func (m *Manager) reportReached(ep *endpoint, applyErr error) (done bool, err error) {

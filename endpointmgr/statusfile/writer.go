@@ -31,7 +31,7 @@ type Writer struct {
 var _ endpointmgr.StatusReporter = (*Writer)(nil)
 
 // NewWriter returns a writer of files in the directory endpoint-status below
-// prefix, which is created when it is needed. The empty prefix means that no files
+// prefix, which is created by the first call that needs it. The empty prefix means that no files
 // are written.
 func NewWriter(prefix string) *Writer {
 	w := &Writer{written: map[string]string{}}
@@ -60,13 +60,17 @@ func (w *Writer) OnStatus(id dataplane.WorkloadEndpointID, ep *dataplane.Workloa
 }
 
 // OnAllReported removes files that an earlier process left about endpoints that are
-// not up. Files that are not named like ours stay.
+// not up. Files that are not named like ours stay. The directory is there
+// afterwards, even if it is empty: a CNI plugin wants to watch it.
 func (w *Writer) OnAllReported() error {
 	if w.dir == "" {
 		return nil
 	}
+	if err := w.makeDir(); err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(w.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return fmt.Errorf("list endpoint status files: %w", err)
 	}
 	var errs []error
@@ -85,8 +89,8 @@ func (w *Writer) write(name, content string) error {
 	if w.written[name] == content {
 		return nil
 	}
-	if err := os.MkdirAll(w.dir, 0o755); err != nil {
-		return fmt.Errorf("create directory of endpoint status files: %w", err)
+	if err := w.makeDir(); err != nil {
+		return err
 	}
 	temp := filepath.Join(w.dir, tempName)
 	if err := os.WriteFile(temp, []byte(content), 0o644); err != nil {
@@ -96,6 +100,13 @@ func (w *Writer) write(name, content string) error {
 		return fmt.Errorf("put endpoint status file into place: %w", err)
 	}
 	w.written[name] = content
+	return nil
+}
+
+func (w *Writer) makeDir() error {
+	if err := os.MkdirAll(w.dir, 0o755); err != nil {
+		return fmt.Errorf("create directory of endpoint status files: %w", err)
+	}
 	return nil
 }
 
