@@ -85,6 +85,8 @@ type Send func(ctx context.Context, message any) error
 // can be called again after it returned, for a receiver that knows nothing yet: what is
 // in force from files that are broken now is sent to that one too.
 func (s *Source) Run(ctx context.Context, send Send) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the watch
 	signals, err := filewatch.Watch(ctx, s.options.Dir, s.options.Watch)
 	if err != nil {
 		return fmt.Errorf("follow endpoint manifests: %w", err)
