@@ -85,7 +85,7 @@ func runPipelines(ctx context.Context, options Options, current *config.Config, 
 		if err != nil {
 			return err
 		}
-		next, err := p.runUntilChanged(ctx, current, configs)
+		next, err := p.runUntilChanged(ctx, options.Log, configs)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func runPipelines(ctx context.Context, options Options, current *config.Config, 
 
 // runUntilChanged runs the pipeline until ctx is done or a configuration arrives
 // that needs another pipeline, which it returns.
-func (p *pipeline) runUntilChanged(ctx context.Context, current *config.Config, configs <-chan *config.Config) (*config.Config, error) {
+func (p *pipeline) runUntilChanged(ctx context.Context, log *logrus.Logger, configs <-chan *config.Config) (*config.Config, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
@@ -106,16 +106,15 @@ func (p *pipeline) runUntilChanged(ctx context.Context, current *config.Config, 
 		case err := <-done:
 			return nil, err
 		case next := <-configs:
-			if !current.RestartEqual(next) {
+			if !p.cfg.RestartEqual(next) {
 				cancel()
 				return next, <-done
 			}
-			p.log.SetLevel(next.LogSeverityScreen)
-			p.log.Info("Configuration changed")
-			if err := p.driver.Send(ctx, dataplane.ConfigUpdate{Config: next}); err != nil {
+			log.SetLevel(next.LogSeverityScreen)
+			log.Info("Configuration changed")
+			if err := p.dataplane.Send(ctx, dataplane.ConfigUpdate{Config: next}); err != nil {
 				return nil, <-done // the driver has stopped or is about to
 			}
-			current = next
 		}
 	}
 }
