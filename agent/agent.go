@@ -11,6 +11,7 @@ import (
 	"github.com/manx-dataplane/manx/config"
 	"github.com/manx-dataplane/manx/dataplane"
 	"github.com/manx-dataplane/manx/manifests"
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
 // Options are what Run needs. EndpointsDir, Kernel and Log are required.
@@ -78,10 +79,15 @@ func Run(ctx context.Context, options Options) error {
 // runPipelines runs a pipeline for the current configuration, and a new one
 // whenever the configuration changes in a field that a running one cannot take over.
 func runPipelines(ctx context.Context, options Options, current *config.Config, configs <-chan *config.Config) error {
+	conntrack, err := options.Kernel.Conntrack(rtnl.Options{Timeout: current.NetlinkTimeout})
+	if err != nil {
+		return fmt.Errorf("open conntrack: %w", err)
+	}
+	defer conntrack.Close()
 	source := manifests.NewSource(manifests.Options{Dir: options.EndpointsDir, Log: options.Log})
 	for {
 		options.Log.SetLevel(current.LogSeverityScreen)
-		p, err := newPipeline(options, source, current)
+		p, err := newPipeline(options, source, conntrack, current)
 		if err != nil {
 			return err
 		}

@@ -27,6 +27,9 @@ import (
 type DataplaneOptions struct {
 	Config *config.Config
 	Kernel Kernel
+	// Conntrack deletes the flows of addresses that move or go. The caller closes it,
+	// after Run. Nil leaves flows alone.
+	Conntrack routetable.Conntrack
 	// Clock nil means the real one.
 	Clock clock.Clock
 	// Log nil means that nothing is logged.
@@ -139,6 +142,7 @@ func (d *Dataplane) addRouteTable(ipVersion int, source netip.Addr) *routetable.
 		},
 		Protocol:      d.cfg.DeviceRouteProtocol,
 		SourceAddress: source,
+		Conntrack:     d.options.Conntrack,
 		Wake:          d.driver.Wake,
 		Clock:         d.options.Clock,
 		Log:           d.options.Log,

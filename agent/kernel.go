@@ -18,6 +18,12 @@ type Handle interface {
 	Close()
 }
 
+// Conntrack deletes connection-tracking entries.
+type Conntrack interface {
+	routetable.Conntrack
+	io.Closer
+}
+
 // Kernel is one network namespace as the agent needs it. LinuxKernel is the real
 // one; package mocks can stand in for tests.
 type Kernel interface {
@@ -27,6 +33,8 @@ type Kernel interface {
 	Events(options rtnl.EventOptions) (ifacemonitor.EventSocket, error)
 	// Sysctls is how per-interface sysctls are written.
 	Sysctls() endpointmgr.Sysctls
+	// Conntrack opens what deletes connection-tracking entries; the agent closes it.
+	Conntrack(options rtnl.Options) (Conntrack, error)
 	// Lock makes sure that no other agent works in the namespace until the Closer is
 	// closed; ErrAlreadyRunning where one does.
 	Lock() (io.Closer, error)
@@ -51,6 +59,12 @@ func (k LinuxKernel) Events(options rtnl.EventOptions) (ifacemonitor.EventSocket
 
 // Sysctls writes below /proc/sys.
 func (k LinuxKernel) Sysctls() endpointmgr.Sysctls { return endpointmgr.ProcSys{Root: "/proc/sys"} }
+
+// Conntrack opens an rtnl.Conntrack.
+func (k LinuxKernel) Conntrack(options rtnl.Options) (Conntrack, error) {
+	options.BeforeWrite = k.BeforeWrite
+	return rtnl.OpenConntrack(options)
+}
 
 // Lock takes an abstract unix socket in the network namespace.
 func (k LinuxKernel) Lock() (io.Closer, error) { return lockNamespace() }

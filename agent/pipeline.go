@@ -23,7 +23,7 @@ type pipeline struct {
 	registry  *prometheus.Registry
 }
 
-func newPipeline(options Options, source *manifests.Source, cfg *config.Config) (*pipeline, error) {
+func newPipeline(options Options, source *manifests.Source, conntrack Conntrack, cfg *config.Config) (*pipeline, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -32,6 +32,7 @@ func newPipeline(options Options, source *manifests.Source, cfg *config.Config) 
 	built, err := NewDataplane(DataplaneOptions{
 		Config:     cfg,
 		Kernel:     options.Kernel,
+		Conntrack:  conntrack,
 		Log:        options.Log,
 		Registerer: registry,
 	})
