@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"reflect"
 	"strings"
 
@@ -128,11 +130,10 @@ func (d *decoder) value(node *yaml.Node, path string, v reflect.Value) {
 }
 
 func (d *decoder) structure(node *yaml.Node, path string, v reflect.Value) {
-	fields := FieldsOf(v.Type())
 	d.entries(node, path, func(key string, value *yaml.Node, path string) {
-		field, ok := fields[key]
+		field, ok := fieldOf(v.Type(), key)
 		if !ok {
-			d.errs = append(d.errs, &FieldError{Path: path, Problem: "unknown field" + suggest(key, fields), Unknown: true})
+			d.errs = append(d.errs, &FieldError{Path: path, Problem: "unknown field" + suggest(key, v.Type()), Unknown: true})
 			return
 		}
 		d.value(value, path, v.FieldByIndex(field.Index))
@@ -274,26 +275,46 @@ func toJSON(node *yaml.Node) ([]byte, error) {
 }
 
 // FieldsOf returns the fields that a struct type has in JSON, by their JSON names.
-// Fields of embedded structs count as the struct's own: embed only what is inline
-// in JSON too.
 func FieldsOf(t reflect.Type) map[string]reflect.StructField {
-	fields := make(map[string]reflect.StructField)
-	for _, field := range reflect.VisibleFields(t) {
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name == "" || name == "-" || !field.IsExported() {
-			continue
+	return maps.Collect(fieldsOf(t))
+}
+
+// fieldsOf yields the fields that a struct type has in JSON with their JSON names, those
+// of inline structs included. Their Index leads to them from t.
+func fieldsOf(t reflect.Type) iter.Seq2[string, reflect.StructField] {
+	return func(yield func(string, reflect.StructField) bool) {
+		for i := range t.NumField() {
+			field := t.Field(i)
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name != "" && field.IsExported() && !yield(name, field) {
+				return
+			}
+			if name != "" || !field.Anonymous {
+				continue
+			}
+			for name, inner := range fieldsOf(field.Type) {
+				inner.Index = append([]int{i}, inner.Index...)
+				if !yield(name, inner) {
+					return
+				}
+			}
 		}
-		if have, ok := fields[name]; ok && len(have.Index) <= len(field.Index) {
-			continue
-		}
-		fields[name] = field
 	}
-	return fields
+}
+
+// fieldOf returns the field that has the name in JSON.
+func fieldOf(t reflect.Type, name string) (reflect.StructField, bool) {
+	for have, field := range fieldsOf(t) {
+		if have == name {
+			return field, true
+		}
+	}
+	return reflect.StructField{}, false
 }
 
 // suggest names the known field that differs from the key only in its case.
-func suggest(key string, fields map[string]reflect.StructField) string {
-	for name := range fields {
+func suggest(key string, t reflect.Type) string {
+	for name := range fieldsOf(t) {
 		if strings.EqualFold(name, key) {
 			return "; did you mean " + name + "?"
 		}
