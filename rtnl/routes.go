@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -84,36 +85,41 @@ func (h *Handle) RouteEach(filter RouteFilter, fn func(*netlink.Route) error) er
 type callbackError struct{ error }
 
 func (h *Handle) receiveRoutes(seq uint32, filter RouteFilter, fn func(*netlink.Route) error) error {
+	return h.receiveDump(seq, func(kind uint16, body []byte) error {
+		if kind != unix.RTM_NEWROUTE {
+			return nil
+		}
+		route, err := h.routeIO.decoder.decode(body)
+		if err != nil || route.Table != filter.Table || route.Flags&unix.RTM_F_CLONED != 0 {
+			return err
+		}
+		if err := fn(route); err != nil {
+			return callbackError{err}
+		}
+		return nil
+	})
+}
+
+// receiveDump reads the answer to the dump request of that number and calls fn
+// for each message, until fn fails. It returns fn's error, else the kernel's, else
+// EINTR where the dump was interrupted. The answer is always read to its end: the
+// kernel runs one dump at a time on a socket.
+func (h *Handle) receiveDump(seq uint32, fn func(kind uint16, body []byte) error) error {
 	var failed error
 	interrupted, done := false, false
+	take := func(m *netlinkMessage) {
+		if m.seq != seq || done {
+			return
+		}
+		interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
+		if done = m.kind == unix.NLMSG_DONE || m.kind == unix.NLMSG_ERROR; done {
+			failed = cmp.Or(failed, m.errno())
+		} else if failed == nil {
+			failed = fn(m.kind, m.data)
+		}
+	}
 	for !done {
-		// A dump must be read to its end even when it has failed: the kernel runs one
-		// at a time on a socket.
-		err := h.routeIO.receive(h, func(m *netlinkMessage) {
-			if m.seq != seq || done {
-				return
-			}
-			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
-			switch m.kind {
-			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-				done = true
-				failed = errors.Join(failed, m.errno())
-			case unix.RTM_NEWROUTE:
-				if failed != nil {
-					return
-				}
-				route, err := h.routeIO.decoder.decode(m.data)
-				switch {
-				case err != nil:
-					failed = err
-				case route.Table == filter.Table && route.Flags&unix.RTM_F_CLONED == 0:
-					if err := fn(route); err != nil {
-						failed = callbackError{err}
-					}
-				}
-			}
-		})
-		if err != nil {
+		if err := h.routeIO.receive(h, take); err != nil {
 			return err
 		}
 	}
