@@ -162,15 +162,37 @@ func TestAnOverrunStartsAGenerationThatFindsWhatWasLost(t *testing.T) {
 
 func TestWhatWasQueuedBeforeALossDoesNotCountAsSinceTheRequest(t *testing.T) {
 	withRig(t, func(r *rig) {
-		r.source.holds = []rtnl.Message{newLink(3, "eth0", true)}
+		addr := rtnl.Message{Type: rtnl.MessageNewAddr, Index: 3, Addr: netip.MustParseAddr("10.0.0.1")}
+		gone := addr
+		gone.Type = rtnl.MessageDelAddr
+		r.source.holds = []rtnl.Message{newLink(3, "eth0", true), addr}
 		run(r.T, r.config)
-		// Queued: down. Lost: up again. Without draining first, "down" would beat the dump.
+		// Queued: down, and the address gone. Lost: both back. Without draining first,
+		// the address's removal would beat the dump.
 		r.source.do(func() {
 			r.source.err = unix.ENOBUFS
-			r.source.queue = append(r.source.queue, newLink(3, "eth0", false))
+			r.source.queue = append(r.source.queue, newLink(3, "eth0", false), gone)
 		})
-		synctest.Wait()
-		r.expectStates("eth0", "up 3", "down 3", "up 3")
+		r.passes(time.Second)
+		want := []string{"up 3", "[10.0.0.1]", "down 3", "up 3"}
+		if got := r.seen.of("eth0"); !slices.Equal(got, want) {
+			r.Errorf("reported %v, want %v", got, want)
+		}
+	})
+}
+
+func TestAConflictWhileAGenerationRunsIsSettledByTheNext(t *testing.T) {
+	withRig(t, func(r *rig) {
+		r.source.holds = []rtnl.Message{newLink(83, "cali0", true)}
+		r.source.mute = true
+		run(r.T, r.config)
+		r.say(newLink(204, "cali0", true), newLink(83, "cali0", true))
+		r.source.mute = false
+		r.say(rtnl.Message{Type: rtnl.MessageDumpDone, DumpSeq: 1})
+		r.expectDumps(3)
+		r.passes(time.Second)
+		r.expectDumps(6)
+		r.expectResyncs("conflict", 1)
 	})
 }
 
@@ -188,6 +210,18 @@ func TestALossDuringTheFirstGenerationDelaysInSync(t *testing.T) {
 		r.passes(10 * time.Millisecond)
 		r.expectInSync(true)
 		r.expectDumps(4)
+	})
+}
+
+func TestRepliesToADumpThatNobodyWaitsForAreIgnored(t *testing.T) {
+	withRig(t, func(r *rig) {
+		r.source.holds = []rtnl.Message{newLink(3, "eth0", true)}
+		run(r.T, r.config)
+		entry := newLink(3, "eth0", false)
+		entry.DumpSeq = 77
+		r.say(entry, rtnl.Message{Type: rtnl.MessageDumpDone, DumpSeq: 77}, rtnl.Message{Type: rtnl.MessageDumpDone})
+		r.expectStates("eth0", "up 3")
+		r.expectDumps(3)
 	})
 }
 
