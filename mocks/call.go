@@ -41,7 +41,7 @@ const (
 	OpNeighDel         Op = "delete neighbour"
 	OpConntrackDelete  Op = "delete conntrack flows"
 	OpOpenEvents       Op = "open event socket"
-	OpRequestDump      Op = "request dump"
+	OpRequestDump      Op = "request dump of"
 	OpWriteSysctl      Op = "write sysctl"
 )
 

@@ -58,7 +58,8 @@ type EventSocket struct {
 	failure   error // what the next receive returns
 	closed    bool
 
-	dump         *dump
+	dumping      bool  // a request's MessageDumpDone has not been received
+	dump         *dump // what is still to be filled
 	lastSeq      uint32
 	held         []heldChunk
 	linksChanged bool // since the running dump began
@@ -114,34 +115,24 @@ func (k *Kernel) FailEvents(err error) {
 	}
 }
 
-// RequestDump asks for a dump on this socket and returns the sequence number that
-// its messages carry. EBUSY: the previous one has not ended yet.
+// RequestDump asks for a dump and returns the number that its messages carry as
+// DumpSeq. EBUSY: the MessageDumpDone of an earlier request has not been received.
 func (s *EventSocket) RequestDump(d rtnl.Dump) (seq uint32, err error) {
-	err = s.k.call(false, Call{Op: OpRequestDump, Detail: dumpName(d)}, func() error {
+	err = s.k.call(false, Call{Op: OpRequestDump, Detail: d.String()}, func() error {
 		switch {
 		case s.closed:
 			return os.ErrClosed
-		case s.dump != nil:
+		case s.dumping:
 			return unix.EBUSY
 		}
 		s.lastSeq++
-		s.linksChanged = false
+		s.dumping, s.linksChanged = true, false
 		s.dump = &dump{seq: s.lastSeq, kind: d}
 		seq = s.lastSeq
 		s.fill()
 		return nil
 	})
 	return seq, err
-}
-
-func dumpName(d rtnl.Dump) string {
-	switch d {
-	case rtnl.DumpLinks:
-		return "of links"
-	case rtnl.DumpLocalIPv4:
-		return "of local IPv4 addresses"
-	}
-	return "of local IPv6 addresses"
 }
 
 // Receive waits for the next datagram and returns its messages. ENOBUFS: messages
@@ -151,8 +142,11 @@ func (s *EventSocket) Receive() ([]rtnl.Message, error) {
 	defer s.k.unlock()
 	for {
 		messages, err := s.read()
-		if messages != nil || err != nil {
-			return messages, err
+		if err != nil {
+			return nil, &rtnl.OpError{Op: "receive events", Err: err}
+		}
+		if messages != nil {
+			return messages, nil
 		}
 		s.arrived.Wait()
 	}
@@ -169,9 +163,9 @@ func (s *EventSocket) Drain() ([]rtnl.Message, error) {
 		messages, err := s.read()
 		switch {
 		case err == unix.ENOBUFS:
-			overrun = err
+			overrun = &rtnl.OpError{Op: "drain events", Err: err}
 		case err != nil:
-			return all, err
+			return all, &rtnl.OpError{Op: "drain events", Err: err}
 		case messages == nil:
 			return all, overrun
 		}
@@ -224,6 +218,9 @@ func (s *EventSocket) read() ([]rtnl.Message, error) {
 	messages := s.queue[0]
 	s.queue = s.queue[1:]
 	s.size -= len(messages)
+	if messages[len(messages)-1].Type == rtnl.MessageDumpDone {
+		s.dumping = false
+	}
 	if s.size == 0 {
 		s.congested = false // netlink_rcv_wake
 	}

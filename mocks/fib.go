@@ -142,14 +142,15 @@ func (f *fib) localAddrs(v6 bool) []rtnl.Message {
 // linkUp is fib_netdev_event and addrconf_notify for NETDEV_UP: connected routes
 // come back, and so do the next hops of multi-path routes.
 func (f *fib) linkUp(k *Kernel, l *link) {
-	if l.flags&net.FlagLoopback != 0 && len(l.addrs) == 0 {
-		l.addrs = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128")}
-		f.addLocal(k, l, l.addrs[0])
+	if l.flags&net.FlagLoopback != 0 {
+		for _, p := range []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128")} {
+			if !slices.Contains(l.addrs, p) {
+				l.addrs = append(slices.Clone(l.addrs), p)
+			}
+		}
 	}
 	for _, p := range l.addrs {
-		if p.Addr().Is6() {
-			f.addLocal(k, l, p)
-		}
+		f.addLocal(k, l, p)
 		f.addConnected(k, l, p)
 	}
 	for _, r := range f.through(l.index) {
@@ -221,6 +222,9 @@ func (f *fib) linkGone(k *Kernel, l *link) {
 		f.remove(k, r)
 	}
 	delete(f.byLink, l.index)
+	for _, p := range l.addrs {
+		f.dropSource(k, p.Addr())
+	}
 }
 
 // AddAddress gives an interface an address, as "ip address add" does. EEXIST: it has
@@ -238,9 +242,7 @@ func (k *Kernel) AddAddress(ifindex int, p netip.Prefix) error {
 		return unix.EACCES
 	}
 	l.addrs = append(slices.Clone(l.addrs), p)
-	if p.Addr().Is4() || l.up() {
-		k.fib.addLocal(k, l, p)
-	}
+	k.fib.addLocal(k, l, p)
 	if l.up() {
 		k.fib.addConnected(k, l, p)
 	}
@@ -261,29 +263,43 @@ func (k *Kernel) DelAddress(ifindex int, p netip.Prefix) error {
 		return unix.EADDRNOTAVAIL
 	}
 	l.addrs = slices.Delete(slices.Clone(l.addrs), i, i+1)
+	again := slices.ContainsFunc(l.addrs, func(q netip.Prefix) bool { return q.Addr() == p.Addr() })
 	for _, r := range k.fib.through(ifindex) {
-		ofLocal := r.isLocalAddr() && r.dst.Addr() == p.Addr()
+		ofLocal := r.isLocalAddr() && r.dst.Addr() == p.Addr() && !again
 		ofPrefix := r.Protocol == unix.RTPROT_KERNEL && r.Table == unix.RT_TABLE_MAIN && r.dst == p.Masked()
 		if ofLocal || ofPrefix {
 			k.fib.remove(k, r)
 		}
 	}
 	k.fib.dropSource(k, p.Addr())
+	if p.Addr().Is4() && !slices.ContainsFunc(l.addrs, func(q netip.Prefix) bool { return q.Addr().Is4() }) {
+		k.fib.disableV4(k, l)
+	}
 	return nil
 }
 
-// dropSource is fib_sync_down_addr: IPv4 routes from an address that is gone go.
+// disableV4 is fib_disable_ip with force: an interface that loses its last IPv4
+// address loses its IPv4 routes and neighbours, whoever made them.
+func (f *fib) disableV4(k *Kernel, l *link) {
+	for _, r := range f.through(l.index) {
+		if r.Family == unix.AF_INET {
+			f.dropHops(k, r, l.index)
+		}
+	}
+	k.flushNeighs(l.index, unix.AF_INET)
+}
+
+// dropSource is fib_sync_down_addr: the main table's IPv4 routes from an address that
+// is gone go too.
 func (f *fib) dropSource(k *Kernel, addr netip.Addr) {
 	if !addr.Is4() || f.isLocal(addr) {
 		return
 	}
 	var doomed []*route
-	for _, table := range f.tables {
-		for _, routes := range table {
-			for _, r := range routes {
-				if r.Src != nil && ipAddr(r.Src) == addr {
-					doomed = append(doomed, r)
-				}
+	for _, routes := range f.tables[tableID{unix.AF_INET, unix.RT_TABLE_MAIN}] {
+		for _, r := range routes {
+			if r.Src != nil && ipAddr(r.Src) == addr {
+				doomed = append(doomed, r)
 			}
 		}
 	}
@@ -293,18 +309,28 @@ func (f *fib) dropSource(k *Kernel, addr netip.Addr) {
 	}
 }
 
+// insertOnce adds a route of the kernel's own unless it is there already.
+func (f *fib) insertOnce(k *Kernel, r *route) {
+	for _, old := range f.tables[r.id()][r.dst] {
+		if old.Protocol == r.Protocol && old.Priority == r.Priority && old.hopIndex() == r.hopIndex() {
+			return
+		}
+	}
+	f.insert(k, r)
+}
+
 func (f *fib) addLocal(k *Kernel, l *link, p netip.Prefix) {
 	r := kernelRoute(l, netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), unix.RT_TABLE_LOCAL)
 	r.Type = unix.RTN_LOCAL
 	if p.Addr().Is4() {
 		r.Scope, r.Src = netlink.SCOPE_HOST, p.Addr().AsSlice()
 	}
-	f.insert(k, r)
+	f.insertOnce(k, r)
 }
 
 // addConnected adds the route to an address's subnet.
 func (f *fib) addConnected(k *Kernel, l *link, p netip.Prefix) {
-	if p.IsSingleIP() {
+	if p.IsSingleIP() && (p.Addr().Is4() || l.flags&net.FlagLoopback != 0) {
 		return
 	}
 	r := kernelRoute(l, p.Masked(), unix.RT_TABLE_MAIN)
@@ -316,7 +342,7 @@ func (f *fib) addConnected(k *Kernel, l *link, p netip.Prefix) {
 	} else {
 		r.Priority = 256 // IP6_RT_PRIO_ADDRCONF
 	}
-	f.insert(k, r)
+	f.insertOnce(k, r)
 }
 
 func kernelRoute(l *link, dst netip.Prefix, table int) *route {

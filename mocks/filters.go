@@ -1,6 +1,7 @@
 package mocks
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -39,7 +40,7 @@ func (h *Handle) FilterList(ifindex int, parent uint32) (filters []netlink.Filte
 		}
 		for _, p := range l.tc.protos {
 			if p.block == block {
-				filters = append(filters, p.list(l.index, parent)...)
+				filters = append(filters, p.list(l.index, l.tc.parents[block])...)
 			}
 		}
 		return nil
@@ -71,6 +72,9 @@ func (h *Handle) onFilter(op Op, f netlink.Filter, effect func(*link) error) err
 	attrs := f.Attrs()
 	detail := fmt.Sprintf("%s prio %d parent %s", f.Type(), attrs.Priority, netlink.HandleStr(attrs.Parent))
 	return h.call(Call{Op: op, Index: attrs.LinkIndex, Kind: f.Type(), Detail: detail}, func() error {
+		if op == OpFilterDel && attrs.Priority == 0 {
+			return unix.ENOENT // means all filters, which goes with no kind
+		}
 		l := h.k.links[attrs.LinkIndex]
 		if l == nil {
 			return unix.ENODEV
@@ -82,6 +86,12 @@ func (h *Handle) onFilter(op Op, f netlink.Filter, effect func(*link) error) err
 // block finds the filter block that a parent means: an ingress qdisc has one, a
 // clsact qdisc has two.
 func (l *link) block(parent uint32) (uint32, error) {
+	if l.tc.root != nil && l.tc.root.Attrs().Handle == parent&handleMajor {
+		if l.tc.root.Type() == "tbf" {
+			return 0, unix.EOPNOTSUPP // it has a class, but no filters
+		}
+		return 0, unix.EINVAL // not classful
+	}
 	if l.tc.ingress == nil || parent&handleMajor != ingressHandle {
 		return 0, unix.EINVAL
 	}
@@ -91,8 +101,19 @@ func (l *link) block(parent uint32) (uint32, error) {
 	switch parent {
 	case netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS:
 		return parent, nil
+	case ingressHandle:
+		return 0, unix.EINVAL // the qdisc itself has no block
 	}
 	return 0, unix.ENOENT
+}
+
+// shownParent remembers under which parent a block's filters are dumped: the one
+// that was last named to add any (tcf_block.classid).
+func (t *tc) shownParent(block, parent uint32) {
+	if t.parents == nil {
+		t.parents = map[uint32]uint32{}
+	}
+	t.parents[block] = parent
 }
 
 // addFilter is tc_new_tfilter with NLM_F_CREATE, with or without NLM_F_EXCL.
@@ -105,10 +126,7 @@ func (l *link) addFilter(wanted netlink.Filter, exclusive bool) error {
 	if err != nil {
 		return err
 	}
-	targets, err := l.ns.mirredTargets(wanted)
-	if err != nil {
-		return err
-	}
+	l.tc.shownParent(block, attrs.Parent)
 	p, created, err := l.proto(block, wanted)
 	if err != nil {
 		return err
@@ -122,6 +140,10 @@ func (l *link) addFilter(wanted netlink.Filter, exclusive bool) error {
 		if handle, err = p.newHandle(handle); err != nil {
 			return err
 		}
+	}
+	targets, err := l.ns.mirredTargets(wanted)
+	if err != nil {
+		return err
 	}
 	f := &filter{Filter: copyFilter(wanted), handle: handle}
 	if created {
@@ -137,6 +159,9 @@ func (l *link) addFilter(wanted netlink.Filter, exclusive bool) error {
 	} else {
 		p.filters = append(p.filters, f)
 	}
+	if p.kind == "u32" { // a hash table's nodes are in the order of their numbers
+		slices.SortFunc(p.filters, func(a, b *filter) int { return cmp.Compare(a.handle, b.handle) })
+	}
 	for _, target := range targets {
 		l.ns.rememberRedirect(target, f)
 	}
@@ -150,7 +175,7 @@ func (l *link) proto(block uint32, wanted netlink.Filter) (p *proto, created boo
 	if prio == 0 { // tcf_auto_prio
 		prio = 0xc000
 		for _, p := range l.tc.protos {
-			if p.block == block {
+			if p.block == block && p.prio >= 0x8000 {
 				prio = p.prio - 1
 				break
 			}
@@ -165,15 +190,29 @@ func (l *link) proto(block uint32, wanted netlink.Filter) (p *proto, created boo
 		}
 		return p, false, nil
 	}
-	table := uint32(0x80000000) // gen_new_htid: 800:, 801:, …
-	for slices.ContainsFunc(l.tc.protos, func(p *proto) bool { return p.block == block && p.table == table }) {
-		table += 0x00100000
-	}
 	p = &proto{block: block, prio: prio, protocol: attrs.Protocol, kind: wanted.Type()}
 	if p.kind == "u32" {
-		p.table = table
+		p.table = l.newTable()
 	}
 	return p, true, nil
+}
+
+// newTable is gen_new_htid: the handles of a qdisc's u32 hash tables, 800:, 801: and
+// so on, are not re-used as long as any is in use.
+func (l *link) newTable() uint32 {
+	inUse := func(table uint32) bool {
+		return slices.ContainsFunc(l.tc.protos, func(p *proto) bool { return p.table == table })
+	}
+	if !slices.ContainsFunc(l.tc.protos, func(p *proto) bool { return p.table != 0 }) {
+		l.tc.lastTable = 0
+		return 0x80000000
+	}
+	for {
+		l.tc.lastTable = l.tc.lastTable%0x7fe + 1
+		if table := 0x80000000 | l.tc.lastTable<<20; !inUse(table) {
+			return table
+		}
+	}
 }
 
 // newHandle gives a new filter its handle.
@@ -185,7 +224,11 @@ func (p *proto) newHandle(wanted uint32) (uint32, error) {
 			return 0, unix.EINVAL
 		}
 		if wanted != 0 {
-			return p.table | wanted&nodeBits, nil
+			handle := p.table | wanted&nodeBits
+			if slices.ContainsFunc(p.filters, func(f *filter) bool { return f.handle == handle }) {
+				return 0, unix.ENOSPC // idr_alloc_u32 of that one number
+			}
+			return handle, nil
 		}
 		first = p.table | 0x800 // gen_new_kid
 	}
@@ -204,9 +247,6 @@ func (l *link) deleteFilter(wanted netlink.Filter) error {
 	block, err := l.block(attrs.Parent)
 	if err != nil {
 		return err
-	}
-	if attrs.Priority == 0 {
-		return unix.ENOENT
 	}
 	at := slices.IndexFunc(l.tc.protos, func(p *proto) bool { return p.block == block && p.prio == attrs.Priority })
 	if at < 0 {
@@ -245,7 +285,7 @@ func (l *link) clearFilters() {
 	}
 }
 
-// list returns the filters as a dump of that parent shows them.
+// list returns the filters as a dump shows them.
 func (p *proto) list(ifindex int, parent uint32) (filters []netlink.Filter) {
 	for _, f := range p.filters {
 		shown := copyFilter(f.Filter)

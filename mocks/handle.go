@@ -96,8 +96,8 @@ func (h *Handle) get(attrs netlink.LinkAttrs) (found netlink.Link, err error) {
 	return found, nil
 }
 
-// LinkAdd creates a link and sets its Attrs().Index. EEXIST: the name is taken.
-// EBUSY: the index is. EOPNOTSUPP: the kernel lacks that kind.
+// LinkAdd creates a link and sets its Attrs().Index. EEXIST: the name or the index
+// is taken. EOPNOTSUPP: the kernel lacks that kind.
 func (h *Handle) LinkAdd(link netlink.Link) error {
 	attrs := link.Attrs()
 	return h.call(Call{Op: OpLinkAdd, Index: attrs.Index, Name: attrs.Name, Kind: link.Type()}, func() error {

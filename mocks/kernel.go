@@ -78,7 +78,7 @@ func newNamespace(m *machine) *Kernel {
 	}
 	m.namespaces[k.fd] = k
 	lo := &link{ns: k, kind: "", name: "lo", mtu: 65536, flags: net.FlagLoopback, txQLen: 1000, carrier: true}
-	k.register(lo, 0)
+	_ = k.register(lo, 0) // cannot fail: it is the first
 	return k
 }
 
@@ -105,6 +105,7 @@ func (k *Kernel) AddPod(veth string) (pod *Kernel, err error) {
 	host := &netlink.Veth{
 		LinkAttrs:     netlink.LinkAttrs{Name: veth, TxQLen: -1},
 		PeerName:      "eth0",
+		PeerTxQLen:    -1,
 		PeerNamespace: netlink.NsFd(pod.FD()),
 	}
 	h := k.Outside()

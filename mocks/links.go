@@ -56,28 +56,34 @@ func (k *Kernel) find(attrs *netlink.LinkAttrs) (*link, error) {
 // addLink is rtnl_newlink with NLM_F_CREATE|NLM_F_EXCL.
 func (k *Kernel) addLink(wanted netlink.Link) error {
 	attrs := wanted.Attrs()
+	switch {
+	case len(attrs.Name) >= unix.IFNAMSIZ:
+		return unix.ERANGE
+	case k.links[attrs.Index] != nil:
+		return unix.EEXIST // an existing link is found by index before by name
+	}
 	l, err := k.newLink(attrs, wanted.Type(), attrs.Name)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if attrs.Index < 0 {
+	case attrs.Index < 0:
 		return unix.EINVAL
+	case attrs.ParentIndex != 0 && k.links[attrs.ParentIndex] == nil:
+		return unix.ENODEV
 	}
-	if k.links[attrs.Index] != nil {
-		return unix.EBUSY
-	}
+	l.parent = attrs.ParentIndex
 	if veth, ok := wanted.(*netlink.Veth); ok {
 		if err := k.addPeer(l, veth); err != nil {
 			return err
 		}
 	}
-	if attrs.ParentIndex != 0 {
-		if k.links[attrs.ParentIndex] == nil {
-			return unix.ENODEV
+	if err := k.register(l, attrs.Index); err != nil {
+		if l.peer != nil { // veth_newlink takes the peer back
+			l.peer.peer = nil
+			l.peer.unlist()
 		}
-		l.parent = attrs.ParentIndex
+		return err
 	}
-	k.register(l, attrs.Index)
 	attrs.Index = l.index
 	l.announce()
 	if attrs.Flags&net.FlagUp != 0 {
@@ -95,17 +101,20 @@ func (k *Kernel) addPeer(l *link, veth *netlink.Veth) error {
 			return unix.EBADF
 		}
 	}
-	if ns == k && veth.PeerName == veth.Name {
-		return unix.EEXIST
+	attrs := &netlink.LinkAttrs{MTU: veth.MTU, TxQLen: veth.TxQLen, HardwareAddr: veth.PeerHardwareAddr}
+	if veth.PeerMTU > 0 {
+		attrs.MTU = int(veth.PeerMTU)
 	}
-	peerAttrs := &netlink.LinkAttrs{
-		MTU: veth.MTU, TxQLen: veth.TxQLen, HardwareAddr: veth.PeerHardwareAddr,
+	if veth.PeerTxQLen >= 0 {
+		attrs.TxQLen = veth.PeerTxQLen
 	}
-	peer, err := ns.newLink(peerAttrs, "veth", veth.PeerName)
+	peer, err := ns.newLink(attrs, "veth", veth.PeerName)
 	if err != nil {
 		return err
 	}
-	ns.register(peer, 0)
+	if err := ns.register(peer, 0); err != nil {
+		return err
+	}
 	peer.announce()
 	l.peer, peer.peer = peer, l
 	return nil
@@ -113,9 +122,10 @@ func (k *Kernel) addPeer(l *link, veth *netlink.Veth) error {
 
 // newLink makes a link that is not yet registered.
 func (k *Kernel) newLink(attrs *netlink.LinkAttrs, kind, name string) (*link, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
 	switch {
-	case !validName(name):
-		return nil, unix.EINVAL
 	case k.names[name] != nil:
 		return nil, unix.EEXIST
 	case k.lacks[kind] || kind == "device":
@@ -143,15 +153,23 @@ func (k *Kernel) newLink(attrs *netlink.LinkAttrs, kind, name string) (*link, er
 	return l, nil
 }
 
-// validName is dev_valid_name, and the length that IFLA_IFNAME's policy allows.
-func validName(name string) bool {
-	return name != "" && len(name) < unix.IFNAMSIZ && name != "." && name != ".." &&
-		!strings.ContainsAny(name, "/: \t\n\v\f\r")
+// checkName is IFLA_IFNAME's policy and dev_valid_name.
+func checkName(name string) error {
+	switch {
+	case len(name) >= unix.IFNAMSIZ:
+		return unix.ERANGE
+	case name == "", name == ".", name == "..", strings.ContainsAny(name, "/: \t\n\v\f\r"):
+		return unix.EINVAL
+	}
+	return nil
 }
 
 // register enters a link into its namespace, under the given index or, where that
 // is 0, under the next free one: indexes grow and are not re-used.
-func (k *Kernel) register(l *link, index int) {
+func (k *Kernel) register(l *link, index int) error {
+	if k.names[l.name] != nil {
+		return unix.EEXIST
+	}
 	if index == 0 {
 		for index = k.lastIndex + 1; k.links[index] != nil; index++ {
 		}
@@ -167,6 +185,7 @@ func (k *Kernel) register(l *link, index int) {
 	}
 	k.links[index] = l
 	k.names[l.name] = l
+	return nil
 }
 
 // deleteLinks is rtnl_dellink.
@@ -231,7 +250,7 @@ func (l *link) unlist() {
 	l.clearTC()
 	k.dropRedirects(l)
 	k.fib.linkGone(k, l)
-	k.flushNeighs(l.index)
+	k.flushNeighs(l.index, unix.AF_INET, unix.AF_INET6)
 	l.addrs, l.sysctls = nil, nil
 	k.multicast(l.message(rtnl.MessageDelLink))
 	for _, s := range k.sockets {
@@ -274,7 +293,7 @@ func (l *link) close() {
 	l.flags &^= net.FlagUp
 	l.announce()
 	l.ns.fib.linkDown(l.ns, l)
-	l.ns.flushNeighs(l.index)
+	l.ns.flushNeighs(l.index, unix.AF_INET, unix.AF_INET6)
 }
 
 func (l *link) setCarrier(on bool) {
@@ -314,9 +333,10 @@ func (l *link) setMTU(mtu int) error {
 }
 
 func (l *link) rename(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
 	switch {
-	case !validName(name):
-		return unix.EINVAL
 	case name == l.name:
 		return nil
 	case l.ns.names[name] != nil:
@@ -353,7 +373,9 @@ func (l *link) move(to *Kernel) error {
 		index = 0
 	}
 	l.group, l.tc = 0, tc{}
-	to.register(l, index)
+	if err := to.register(l, index); err != nil {
+		return err
+	}
 	l.announce()
 	return nil
 }
@@ -391,11 +413,8 @@ func (l *link) rawFlags() uint32 {
 
 func (l *link) operState() netlink.LinkOperState {
 	switch {
-	case l.kind == "" || l.kind == "ifb":
-		if l.up() || l.kind == "" {
-			return netlink.OperUnknown
-		}
-		return netlink.OperDown
+	case l.up() && (l.kind == "" || l.kind == "ifb"):
+		return netlink.OperUnknown // they have no carrier that could be absent
 	case l.running():
 		return netlink.OperUp
 	case l.up() && l.peer != nil:

@@ -80,9 +80,9 @@ func (h *Handle) onNeigh(op Op, n *netlink.Neigh, effect func(neighKey) error) e
 }
 
 // flushNeighs is neigh_ifdown: static entries go with a link that goes down.
-func (k *Kernel) flushNeighs(index int) {
+func (k *Kernel) flushNeighs(index int, families ...int) {
 	for key := range k.neighs {
-		if key.index == index {
+		if key.index == index && slices.Contains(families, familyOf(key.addr)) {
 			delete(k.neighs, key)
 		}
 	}

@@ -108,7 +108,7 @@ func newRoute(r *netlink.Route) (*route, error) {
 	default:
 		return nil, unix.EINVAL
 	}
-	if r.Table <= 0 || r.Tos < 0 || r.Tos > 255 || r.Priority < 0 {
+	if r.Table <= 0 || r.Tos < 0 || r.Tos > 255 || r.Priority < 0 || bits == 128 && r.Tos != 0 {
 		return nil, unix.EINVAL
 	}
 	n := &route{Route: *r, dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
@@ -218,11 +218,11 @@ func (f *fib) checkHopV4(k *Kernel, r *route, h *hop) error {
 		return nil
 	}
 	if h.gw.IsValid() {
-		if r.Scope >= netlink.SCOPE_LINK {
-			return unix.EINVAL
-		}
 		if h.flags&unix.RTNH_F_ONLINK == 0 {
 			return f.checkGatewayV4(k, r, h)
+		}
+		if r.Scope >= netlink.SCOPE_LINK {
+			return unix.EINVAL
 		}
 	}
 	switch {
@@ -230,22 +230,34 @@ func (f *fib) checkHopV4(k *Kernel, r *route, h *hop) error {
 		return unix.ENODEV
 	case !l.up():
 		return unix.ENETDOWN
-	case h.gw.IsValid() && f.isLocal(h.gw):
-		return unix.EINVAL
+	case h.gw.IsValid() && (f.isLocal(h.gw) || f.tables[tableID{unix.AF_INET, unix.RT_TABLE_LOCAL}] == nil):
+		return unix.EINVAL // without any local address, all addresses count as broadcast
 	case !h.gw.IsValid() && h.flags&unix.RTNH_F_ONLINK != 0:
 		return unix.EINVAL
 	}
 	return nil
 }
 
-// checkGatewayV4 looks the gateway up: it must be on a link, or one of our own.
+// checkGatewayV4 looks the gateway up, first in the route's own table: it must be on
+// a link, or one of our own addresses.
 func (f *fib) checkGatewayV4(k *Kernel, r *route, h *hop) error {
-	found := f.onLink(h.gw, h.index, unix.RT_TABLE_LOCAL, r.Table, unix.RT_TABLE_MAIN)
-	switch {
-	case found == nil:
+	scope := max(r.Scope+1, netlink.SCOPE_LINK)
+	found := f.onLink(h.gw, h.index, scope, r.Table)
+	if found == nil || found.special() {
+		found = f.onLink(h.gw, h.index, scope, unix.RT_TABLE_LOCAL, unix.RT_TABLE_MAIN)
+	}
+	if found == nil {
 		return unix.ENETUNREACH
-	case found.Type != unix.RTN_UNICAST && found.Type != unix.RTN_LOCAL:
+	}
+	switch found.Type {
+	case unix.RTN_BLACKHOLE:
 		return unix.EINVAL
+	case unix.RTN_UNREACHABLE:
+		return unix.EHOSTUNREACH
+	case unix.RTN_PROHIBIT:
+		return unix.EACCES
+	case unix.RTN_THROW:
+		return unix.ENETUNREACH
 	}
 	if h.index == 0 {
 		h.index = found.hops[0].index
@@ -256,37 +268,40 @@ func (f *fib) checkGatewayV4(k *Kernel, r *route, h *hop) error {
 	return nil
 }
 
-// onLink returns the longest match for an address among the routes without a
-// gateway.
-func (f *fib) onLink(addr netip.Addr, index int, tables ...int) *route {
+// onLink returns the longest match for an address among the tables' routes without a
+// gateway, of IPv4 those of at least the given scope.
+func (f *fib) onLink(addr netip.Addr, index int, scope netlink.Scope, tables ...int) *route {
+	var best *route
 	for _, number := range tables {
-		var best *route
 		for dst, routes := range f.tables[tableID{familyOf(addr), number}] {
 			if !dst.Contains(addr) || best != nil && best.dst.Bits() >= dst.Bits() {
 				continue
 			}
-			for _, r := range routes {
-				usable := len(r.hops) == 0 || !r.hops[0].gw.IsValid() && (index == 0 || r.hops[0].index == index)
-				if addr.Is4() && r.Scope < netlink.SCOPE_LINK {
-					usable = false
-				}
-				if usable {
+			for _, r := range sortedRoutes(routes) {
+				inScope := addr.Is6() || r.Scope >= scope
+				onLink := r.special() || slices.ContainsFunc(r.hops, func(h hop) bool {
+					return !h.gw.IsValid() && !h.dead && (index == 0 || h.index == index)
+				})
+				if inScope && onLink {
 					best = r
 					break
 				}
 			}
 		}
-		if best != nil {
-			return best
-		}
 	}
-	return nil
+	return best
+}
+
+// sortedRoutes returns the routes of one destination in the order that a lookup tries
+// them.
+func sortedRoutes(routes []*route) []*route {
+	return slices.SortedStableFunc(slices.Values(routes), compareRoutes)
 }
 
 // setV6 is ip6_route_add: the kernel clears the destination's host bits, has no
 // scopes and reads priority 0 as 1024.
 func (f *fib) setV6(k *Kernel, r *route, exclusive bool) error {
-	r.dst, r.Scope, r.Tos = r.dst.Masked(), 0, 0
+	r.dst, r.Scope = r.dst.Masked(), 0
 	if r.Priority == 0 {
 		r.Priority = 1024 // IP6_RT_PRIO_USER
 	}
@@ -307,48 +322,55 @@ func (f *fib) setV6(k *Kernel, r *route, exclusive bool) error {
 	return nil
 }
 
-// checkV6 is ip6_route_info_create and fib6_nh_init.
+// checkV6 is ip6_route_info_create.
 func (f *fib) checkV6(k *Kernel, r *route) error {
-	if r.special() {
-		if r.hops[0].index != 0 && k.links[r.hops[0].index] == nil {
-			return unix.ENODEV
-		}
-		r.hops = []hop{{index: 1}} // the loopback device stands for none
-		r.multipath = false
-		return nil
-	}
 	for i := range r.hops {
-		if err := f.checkHopV6(k, &r.hops[i]); err != nil {
+		if err := f.checkHopV6(k, &r.hops[i], r.special()); err != nil {
 			return err
 		}
 	}
-	if r.Src != nil && !f.isLocal(ipAddr(r.Src)) {
+	if r.special() {
+		r.hops = []hop{{index: 1, flags: r.hops[0].flags}} // the loopback device stands for none
+		r.multipath = false
+	}
+	if r.Src != nil && !f.usableSourceV6(ipAddr(r.Src), r.hops[0].index) {
 		return unix.EINVAL
 	}
 	return nil
 }
 
-func (f *fib) checkHopV6(k *Kernel, h *hop) error {
-	if h.index != 0 && k.links[h.index] == nil {
-		return unix.ENODEV
-	}
-	if h.gw.IsValid() {
-		switch {
-		case f.isLocal(h.gw):
-			return unix.EINVAL
-		case h.gw.IsLinkLocalUnicast() && h.index == 0:
-			return unix.EINVAL
-		case !h.gw.IsLinkLocalUnicast() && h.flags&unix.RTNH_F_ONLINK == 0:
-			found := f.onLink(h.gw, h.index, unix.RT_TABLE_MAIN)
-			if found == nil {
-				return unix.EHOSTUNREACH
-			}
-			if h.index == 0 {
-				h.index = found.hops[0].index
-			}
+// usableSourceV6 is ipv6_chk_addr: loopback and link-local addresses must be those of
+// the route's own interface.
+func (f *fib) usableSourceV6(addr netip.Addr, index int) bool {
+	for _, r := range f.tables[tableID{unix.AF_INET6, unix.RT_TABLE_LOCAL}][netip.PrefixFrom(addr, 128)] {
+		ownOnly := addr.IsLoopback() || addr.IsLinkLocalUnicast()
+		if r.isLocalAddr() && (r.hopIndex() == index || !ownOnly) {
+			return true
 		}
 	}
+	return false
+}
+
+// checkHopV6 is fib6_nh_init.
+func (f *fib) checkHopV6(k *Kernel, h *hop, special bool) error {
+	onlink := h.flags&unix.RTNH_F_ONLINK != 0
 	l := k.links[h.index]
+	switch {
+	case l == nil && (h.index != 0 || onlink):
+		return unix.ENODEV
+	case onlink && !l.up():
+		return unix.ENETDOWN
+	case special:
+		return nil
+	}
+	if h.gw.IsValid() {
+		if err := f.checkGatewayV6(h); err != nil {
+			return err
+		}
+		if l = k.links[h.index]; l != nil && l.flags&net.FlagLoopback != 0 {
+			return unix.EINVAL
+		}
+	}
 	switch {
 	case l == nil:
 		return unix.ENODEV
@@ -356,6 +378,29 @@ func (f *fib) checkHopV6(k *Kernel, h *hop) error {
 		return unix.EACCES
 	case !l.up():
 		return unix.ENETDOWN
+	}
+	return nil
+}
+
+// checkGatewayV6 is ip6_validate_gw.
+func (f *fib) checkGatewayV6(h *hop) error {
+	switch {
+	case f.isLocal(h.gw):
+		return unix.EINVAL
+	case h.gw.IsLinkLocalUnicast():
+		if h.index == 0 {
+			return unix.EINVAL
+		}
+		return nil
+	case h.flags&unix.RTNH_F_ONLINK != 0:
+		return nil
+	}
+	found := f.onLink(h.gw, h.index, 0, unix.RT_TABLE_MAIN)
+	if found == nil || found.special() {
+		return unix.EHOSTUNREACH
+	}
+	if h.index == 0 {
+		h.index = found.hops[0].index
 	}
 	return nil
 }
@@ -421,15 +466,19 @@ func (r *route) netlink(k *Kernel) *netlink.Route {
 	n.Src = slices.Clone(n.Src)
 	n.Dst = &net.IPNet{IP: r.dst.Addr().AsSlice(), Mask: net.CIDRMask(r.dst.Bits(), r.dst.Addr().BitLen())}
 	if r.multipath {
+		n.Flags = unix.RTNH_F_LINKDOWN // unless one hop is not
 		for _, h := range r.hops {
+			if h.dead || h.shownFlags(k, r)&unix.RTNH_F_LINKDOWN == 0 {
+				n.Flags = 0
+			}
 			n.MultiPath = append(n.MultiPath, &netlink.NexthopInfo{
-				LinkIndex: h.index, Hops: h.weight, Gw: netIP(h.gw), Flags: h.shownFlags(k),
+				LinkIndex: h.index, Hops: h.weight, Gw: netIP(h.gw), Flags: h.shownFlags(k, r),
 			})
 		}
 		return &n
 	}
 	for _, h := range r.hops {
-		n.LinkIndex, n.Gw, n.Flags = h.index, netIP(h.gw), h.shownFlags(k)
+		n.LinkIndex, n.Gw, n.Flags = h.index, netIP(h.gw), h.shownFlags(k, r)
 	}
 	return &n
 }
@@ -442,8 +491,12 @@ func netIP(addr netip.Addr) net.IP {
 }
 
 // shownFlags are the next hop's flags: what was asked for and the link's state.
-func (h *hop) shownFlags(k *Kernel) int {
+// Routes to the host itself know no carrier.
+func (h *hop) shownFlags(k *Kernel, r *route) int {
 	flags := h.flags
+	if r.Scope == netlink.SCOPE_HOST || r.Type == unix.RTN_LOCAL {
+		return flags
+	}
 	if h.dead {
 		flags |= unix.RTNH_F_DEAD
 	}

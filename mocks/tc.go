@@ -15,7 +15,9 @@ type tc struct {
 	hadIngress bool          // dev_ingress_queue_create has been called
 	activated  bool          // the default root qdisc has been attached
 	autoHandle uint32
-	protos     []*proto // by block, then priority
+	lastTable  uint32            // see newTable
+	protos     []*proto          // in each block by priority
+	parents    map[uint32]uint32 // of each block, see shownParent
 }
 
 const (
@@ -71,26 +73,33 @@ func (h *Handle) onQdisc(op Op, qdisc netlink.Qdisc, effect func(*link) error) e
 
 // qdiscs returns the link's qdiscs as a dump shows them.
 func (l *link) qdiscs() (list []netlink.Qdisc) {
-	if l.tc.root != nil {
-		list = append(list, clone(l.tc.root))
-	} else if l.tc.activated {
-		list = append(list, l.defaultQdisc())
+	switch {
+	case l.tc.root != nil:
+		list = append(list, shownQdisc(l.tc.root))
+	case l.tc.activated:
+		kind := "noqueue"
+		if l.kind == "ifb" {
+			kind = "pfifo_fast"
+		}
+		attrs := netlink.QdiscAttrs{LinkIndex: l.index, Parent: netlink.HANDLE_ROOT, Refcnt: 2}
+		list = append(list, shownQdisc(&netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: kind}))
 	}
 	if l.tc.ingress != nil {
-		list = append(list, clone(l.tc.ingress))
+		list = append(list, shownQdisc(l.tc.ingress))
 	}
 	return list
 }
 
-func (l *link) defaultQdisc() netlink.Qdisc {
-	attrs := netlink.QdiscAttrs{LinkIndex: l.index, Parent: netlink.HANDLE_ROOT, Refcnt: 2}
-	if l.kind == "ifb" {
-		return &netlink.PfifoFast{
-			QdiscAttrs: attrs, Bands: 3,
-			PriorityMap: [16]uint8{1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1},
-		}
+// shownQdisc copies a qdisc in the form that rtnl gives it.
+func shownQdisc(q netlink.Qdisc) netlink.Qdisc {
+	switch q.(type) {
+	case *netlink.Tbf, *netlink.Ingress, *netlink.Clsact:
+		q = clone(q)
+	default:
+		q = &netlink.GenericQdisc{QdiscAttrs: *q.Attrs(), QdiscType: q.Type()}
 	}
-	return &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: "noqueue"}
+	q.Attrs().Statistics = &netlink.QdiscStatistics{Basic: &netlink.GnetStatsBasic{}, Queue: &netlink.GnetStatsQueue{}}
+	return q
 }
 
 // modifyQdisc is tc_modify_qdisc with NLM_F_CREATE and either of NLM_F_EXCL and
@@ -106,9 +115,6 @@ func (l *link) modifyQdisc(wanted netlink.Qdisc, flag int) error {
 	case current == nil && attrs.Handle == 0:
 		return l.graft(wanted)
 	case attrs.Handle == 0:
-		if exclusive {
-			return unix.EEXIST
-		}
 		if current.Type() != wanted.Type() {
 			return l.graft(wanted)
 		}
@@ -182,6 +188,9 @@ func (l *link) graft(wanted netlink.Qdisc) error {
 	case isIngress:
 		return unix.EINVAL
 	}
+	if l.kind != "ifb" && l.txQLen == 0 {
+		l.txQLen = 1000 // qdisc_create gives a device without a queue its default length
+	}
 	if err := checkQdisc(wanted); err != nil {
 		return err
 	}
@@ -190,6 +199,7 @@ func (l *link) graft(wanted netlink.Qdisc) error {
 	attrs.LinkIndex = l.index
 	attrs.Refcnt = 2
 	if atIngress {
+		l.clearFilters()
 		attrs.Handle = ingressHandle
 		attrs.Refcnt = 1
 		l.tc.ingress = q
@@ -219,6 +229,9 @@ func (l *link) newHandle() uint32 {
 func (l *link) changeQdisc(current, wanted netlink.Qdisc) error {
 	if err := checkQdisc(wanted); err != nil {
 		return err
+	}
+	if wanted.Type() == "ingress" {
+		return unix.EINVAL // the library sends it with options, which it has none to change
 	}
 	attrs := *current.Attrs()
 	q := clone(wanted)
