@@ -15,10 +15,15 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/mocks"
 	"github.com/manx-dataplane/manx/rtnl"
 )
 
-var _ ifacemonitor.EventSocket = (*rtnl.EventSocket)(nil)
+// What delivers events satisfies what the monitor asks for.
+var (
+	_ ifacemonitor.EventSocket = (*rtnl.EventSocket)(nil)
+	_ ifacemonitor.EventSocket = (*mocks.EventSocket)(nil)
+)
 
 var _ = Describe("Monitor on a real kernel", func() {
 	var (

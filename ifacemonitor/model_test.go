@@ -227,6 +227,15 @@ func (k *kernel) interruptDump() {
 	}
 }
 
+// receive lets the monitor receive some datagrams, a chunk that was held back
+// among them.
+func (k *kernel) receive(datagrams int) {
+	k.credit += datagrams
+	if s := k.socket; s != nil && s.dump != nil && s.dump.held != nil {
+		s.release()
+	}
+}
+
 // die makes the open socket useless.
 func (k *kernel) die() {
 	if k.socket != nil {
@@ -260,7 +269,7 @@ func (s *modelSocket) Receive() ([]rtnl.Message, error) {
 		case s.dead != nil:
 			return nil, s.dead
 		case s.k.credit > 0:
-			if datagram, err := s.next(); datagram != nil || err != nil {
+			if datagram, err := s.next(false); datagram != nil || err != nil {
 				s.k.credit--
 				return datagram, err
 			}
@@ -273,7 +282,7 @@ func (s *modelSocket) Drain() (messages []rtnl.Message, lost error) {
 	s.k.mu.Lock()
 	defer s.k.mu.Unlock()
 	for {
-		datagram, err := s.next()
+		datagram, err := s.next(true)
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
 			lost = err
@@ -295,8 +304,8 @@ func (s *modelSocket) Close() error {
 }
 
 // next takes the next datagram off the queue, after giving a dump in progress the
-// chance to go on.
-func (s *modelSocket) next() ([]rtnl.Message, error) {
+// chance to go on. Drain does not wait for events to get ahead of a chunk.
+func (s *modelSocket) next(drain bool) ([]rtnl.Message, error) {
 	if s.dead != nil {
 		return nil, s.dead
 	}
@@ -304,7 +313,7 @@ func (s *modelSocket) next() ([]rtnl.Message, error) {
 		s.lost = false
 		return nil, unix.ENOBUFS
 	}
-	if len(s.queue) == 0 && s.dump != nil {
+	if len(s.queue) == 0 && s.dump != nil && (drain || s.dump.holding <= 0) {
 		s.release()
 	}
 	if len(s.queue) == 0 {

@@ -105,7 +105,8 @@ func (sim *simulation) start() (stop func()) {
 func (sim *simulation) settle() {
 	k := sim.kernel
 	k.do(func() {
-		k.deliver, k.capacity, k.overtake, k.noOpen, k.credit = nil, 0, 0, false, 1<<30
+		k.deliver, k.capacity, k.overtake, k.noOpen = nil, 0, 0, false
+		k.receive(1 << 30)
 		for _, datagram := range sim.late {
 			k.queue(datagram)
 		}
@@ -124,9 +125,13 @@ func (sim *simulation) settle() {
 func (sim *simulation) sleep(d time.Duration) {
 	if sim.waited += d; sim.waited > 8*time.Second && !sim.lossy {
 		sim.waited = 0
-		sim.kernel.do(func() { sim.kernel.credit = 1 << 30 })
+		overtake := sim.kernel.overtake
+		sim.kernel.do(func() {
+			sim.kernel.overtake = 0
+			sim.kernel.receive(1 << 30)
+		})
 		synctest.Wait()
-		sim.kernel.do(func() { sim.kernel.credit = 0 })
+		sim.kernel.do(func() { sim.kernel.overtake, sim.kernel.credit = overtake, 0 })
 	}
 	time.Sleep(d)
 }
@@ -190,7 +195,7 @@ func (sim *simulation) actions() map[string]func(*rapid.T) {
 				k.delAddr(index, addr)
 			}
 		}),
-		"receive": func(rt *rapid.T) { k.do(func() { k.credit += rapid.IntRange(1, 6).Draw(rt, "datagrams") }) },
+		"receive": func(rt *rapid.T) { k.do(func() { k.receive(rapid.IntRange(1, 6).Draw(rt, "datagrams")) }) },
 		"time passes": func(rt *rapid.T) {
 			sim.sleep(time.Duration(rapid.SampledFrom([]int{1, 60, 110, 1100}).Draw(rt, "ms")) * time.Millisecond)
 		},
