@@ -23,12 +23,6 @@ var (
 	errWhole = errors.New("must be a whole number from -2^63 to 2^63-1")
 )
 
-// IsBounded tells whether the text looks like a quantity that resource.ParseQuantity
-// reads in no time. It says nothing about whether it is one.
-func IsBounded(text string) bool {
-	return form.MatchString(text)
-}
-
 // Parse returns the whole number that the quantity stands for. A fraction that is
 // left over (0.5, 1m) and a number that does not fit are errors, which say what is
 // allowed.

@@ -30,9 +30,6 @@ func TestWhatIsNoWholeNumberIsRefused(t *testing.T) {
 func TestNoTextTakesLong(t *testing.T) {
 	for _, text := range []string{"1e-2147483647", "1e999999999999999999", "1E-99", "1e99", "0.0000000000000000000000000000000000000001E99"} {
 		start := time.Now()
-		if IsBounded(text) {
-			_, _ = resource.ParseQuantity(text)
-		}
 		_, err := Parse(text)
 		g := NewWithT(t)
 		g.Expect(err).To(HaveOccurred(), text)
