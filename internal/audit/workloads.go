@@ -246,7 +246,8 @@ func (a *audit) checkSight(proc string, live map[int]bool) error {
 		"run in the host's (hostPID: true), or give the host's proc file system with --proc")
 }
 
-// isDown reports whether a link cannot carry traffic.
+// isDown reports whether a link cannot carry traffic. IFF_RUNNING would say the
+// same up to a second later (linkwatch), and call down what has just come up.
 func isDown(attrs *netlink.LinkAttrs) bool {
-	return attrs.RawFlags&unix.IFF_UP == 0 || attrs.RawFlags&unix.IFF_RUNNING == 0
+	return attrs.RawFlags&unix.IFF_UP == 0 || attrs.RawFlags&unix.IFF_LOWER_UP == 0
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -256,4 +257,29 @@ func (n *Node) Manx(stdin string, args ...string) Result {
 		Expect(err).NotTo(HaveOccurred())
 	}
 	return Result{Stdout: stdout.String(), Stderr: stderr.String(), Code: cmd.ProcessState.ExitCode()}
+}
+
+// Inhabit starts a process that lives in a network namespace until the spec ends
+// or the returned function is called.
+func Inhabit(ns *rtnl.Namespace) (leave func()) {
+	GinkgoHelper()
+	cmd := exec.Command("sleep", "600")
+	Expect(ns.Do(cmd.Start)).To(Succeed())
+	leave = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	DeferCleanup(leave)
+	return leave
+}
+
+// AddRoute routes an IPv4 address to a link, as Felix does (protocol 80).
+func (n *Node) AddRoute(address string, index int) {
+	GinkgoHelper()
+	_, dst, err := net.ParseCIDR(address + "/32")
+	Expect(err).NotTo(HaveOccurred())
+	errs := n.Kernel.RouteBatch([]rtnl.RouteOp{{Route: netlink.Route{
+		Family: unix.AF_INET, Table: unix.RT_TABLE_MAIN, Dst: dst, LinkIndex: index, Scope: netlink.SCOPE_LINK, Protocol: 80,
+	}}})
+	Expect(errors.Join(errs...)).To(Succeed())
 }
