@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -195,11 +196,13 @@ func (p *parser) refuse(field, text, allowed string) {
 	p.errs = append(p.errs, &ValueError{Field: field, Value: text, Allowed: allowed})
 }
 
-// parse reads a Kubernetes quantity; fractions of a unit are rounded up. The
-// length is bounded because a quantity of unlimited length takes unlimited time.
+// parse reads a Kubernetes quantity; fractions of a unit are rounded up. Its length
+// and exponent are bounded first, because ParseQuantity works out all digits: it
+// takes minutes over "1e2147483648".
 func (q quantity) parse(text string) (int64, bool) {
-	const longest = 64
-	if len(text) > longest {
+	const longest, longestExponent = 64, 2
+	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")
+	if len(text) > longest || len(strings.TrimLeft(exponent, "+-")) > longestExponent {
 		return 0, false
 	}
 	value, err := resource.ParseQuantity(text)

@@ -304,7 +304,7 @@ func (b *backend) setRoot(iface string, handle uint32, bits uint64) {
 	GinkgoHelper()
 	Expect(b.outside.QdiscReplace(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: b.index(iface), Parent: netlink.HANDLE_ROOT, Handle: handle},
-		Rate:       bits / 8, Limit: 1 << 20, Buffer: 1 << 20,
+		Rate:       bits / 8, Limit: 1 << 20, Buffer: 1_562_500, // 100 ms
 	})).To(Succeed())
 }
 

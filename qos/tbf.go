@@ -67,14 +67,11 @@ func newShaper(limit Limit, mtu int) shaper {
 }
 
 // bucket returns the time that size bytes take at rate bytes/s, rounded up to
-// ticks so that the last packet still fits, and the size, smaller where the time
-// saturates.
+// ticks so that the last packet still fits, and the size. Where the time does not
+// fit into 32 bits, both are of the largest size that does.
 func bucket(rate, size uint64) (ticks uint32, bytes uint64) {
-	t := mulDiv(size, ticksPerSecond, rate, true)
-	if t > math.MaxUint32 {
-		return math.MaxUint32, mulDiv(rate, math.MaxUint32, ticksPerSecond, false)
-	}
-	return uint32(t), size
+	size = min(size, mulDiv(rate, math.MaxUint32, ticksPerSecond, false))
+	return saturate(mulDiv(size, ticksPerSecond, rate, true)), size
 }
 
 // sameShaping reports whether two TBFs shape alike. What the kernel keeps as time

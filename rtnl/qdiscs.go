@@ -124,7 +124,7 @@ func (h *Handle) newTBF(tbf *netlink.Tbf, flags int) error {
 	}
 	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
 	options.AddRtAttr(nl.TCA_TBF_PARMS, params.Serialize())
-	options.AddRtAttr(nl.TCA_TBF_BURST, nl.Uint32Attr(ticksToBytes(tbf.Rate, tbf.Buffer)))
+	options.AddRtAttr(nl.TCA_TBF_BURST, nl.Uint32Attr(burstBytes(tbf)))
 	if tbf.Rate > math.MaxUint32 {
 		options.AddRtAttr(nl.TCA_TBF_RATE64, nl.Uint64Attr(tbf.Rate))
 	}
@@ -251,14 +251,28 @@ func transmitTicks(rate uint64, size uint32) uint32 {
 	return saturate32(divideUp(hi, lo, rate))
 }
 
-// ticksToBytes is what passes at rate bytes/s in that many ticks, rounded down.
+// ticksToBytes is what passes at rate bytes/s in that many ticks, rounded to the
+// nearest byte: the kernel rounds times down, and rounding down again would make
+// sizes shrink from one read and write to the next.
 func ticksToBytes(rate uint64, ticks uint32) uint32 {
 	hi, lo := bits.Mul64(rate, uint64(ticks)*uint64(PschedTick))
+	lo, carry := bits.Add64(lo, uint64(time.Second/2), 0)
+	hi += carry
 	if hi >= uint64(time.Second) {
 		return math.MaxUint32
 	}
 	quotient, _ := bits.Div64(hi, lo, uint64(time.Second))
 	return saturate32(quotient)
+}
+
+// burstBytes is the size of a TBF's bucket. Rounding must not make it one whose
+// transmit time, which the kernel dumps in 32 bits, wraps around.
+func burstBytes(tbf *netlink.Tbf) uint32 {
+	size := ticksToBytes(tbf.Rate, tbf.Buffer)
+	if transmitTicks(tbf.Rate, size) == math.MaxUint32 && size > 1 {
+		size--
+	}
+	return size
 }
 
 // divideUp divides a 128-bit number, rounding up and saturating at 64 bits, also

@@ -1,0 +1,109 @@
+package qos
+
+import (
+	"math"
+	"math/big"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"pgregory.net/rapid"
+)
+
+func drawLimit(t *rapid.T) Limit {
+	logUniform := func(low, high float64, label string) uint64 {
+		x := rapid.Float64Range(math.Log(low), math.Log(high)).Draw(t, label)
+		return uint64(min(max(math.Exp(x), low), high))
+	}
+	limit := Limit{
+		RateBits:  logUniform(MinBandwidth, MaxBandwidth, "rate"),
+		BurstBits: logUniform(MinBurst, MaxBurst, "burst"),
+	}
+	if rapid.Bool().Draw(t, "peak") {
+		limit.PeakRateBits = logUniform(max(float64(limit.RateBits)+1, MinPeakrate), MaxPeakrate, "peakrate")
+		if rapid.Bool().Draw(t, "min") {
+			limit.MinBurstBytes = uint32(logUniform(MinMinburst, MaxMinburst, "minburst"))
+		}
+	}
+	return limit
+}
+
+// TestShaperHoldsItsPromises checks the integer arithmetic against exact
+// rationals: tc shows 25 ms, the bucket is what was asked, and a full frame always
+// fits.
+func TestShaperHoldsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := drawLimit(t)
+		mtu := rapid.IntRange(68, 65535).Draw(t, "mtu")
+		s := newShaper(limit, mtu)
+		frame := uint64(mtu + 14)
+
+		if s.Rate != limit.RateBits/8 {
+			t.Fatalf("rate %d for %d bits/s", s.Rate, limit.RateBits)
+		}
+		seconds := func(bytes uint64, rate uint64) *big.Rat {
+			return new(big.Rat).SetFrac(new(big.Int).SetUint64(bytes), new(big.Int).SetUint64(rate))
+		}
+		tick := big.NewRat(64, 1_000_000_000)
+		burst := max(limit.BurstBits/8, frame)
+		bufferTime := new(big.Rat).Mul(tick, new(big.Rat).SetInt64(int64(s.Buffer)))
+		longest := new(big.Rat).Mul(tick, new(big.Rat).SetInt64(math.MaxUint32))
+		asked := seconds(burst, s.Rate)
+		if asked.Cmp(longest) > 0 {
+			oneByteMore := new(big.Rat).Add(bufferTime, seconds(1, s.Rate))
+			if oneByteMore.Cmp(longest) <= 0 {
+				t.Fatalf("buffer %d is not the largest", s.Buffer)
+			}
+		} else if bufferTime.Cmp(asked) < 0 || new(big.Rat).Sub(bufferTime, asked).Cmp(tick) >= 0 {
+			t.Fatalf("buffer %d ticks for %d bytes at %d bytes/s", s.Buffer, burst, s.Rate)
+		}
+		if seconds(frame, s.Rate).Cmp(bufferTime) > 0 {
+			t.Fatalf("a frame of %d bytes does not fit", frame)
+		}
+		// What tc prints: limit/rate - buffer.
+		shown := new(big.Rat).Sub(seconds(uint64(s.Limit), s.Rate), bufferTime)
+		milliseconds, _ := new(big.Rat).Mul(shown, big.NewRat(1000, 1)).Float64()
+		oneByte := 1000/float64(s.Rate) + 0.001
+		if s.Limit < math.MaxUint32 && math.Abs(milliseconds-25) > 2*oneByte {
+			t.Fatalf("latency %.3f ms", milliseconds)
+		}
+		if s.raisedBurst != (limit.BurstBits/8 < frame) {
+			t.Fatal("raising a burst is not said")
+		}
+		if limit.PeakRateBits == 0 {
+			return
+		}
+		if s.Peakrate <= s.Rate {
+			t.Fatalf("peakrate %d not above rate %d", s.Peakrate, s.Rate)
+		}
+		if uint64(s.Minburst) < frame {
+			t.Fatalf("minburst %d below a frame of %d", s.Minburst, frame)
+		}
+	})
+}
+
+// TestSameShapingSeesChanges: limits that differ by a per mille are not the same.
+func TestSameShapingSeesChanges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rate := rapid.Uint64Range(1e6, 1e11).Draw(t, "rate")
+		a := newShaper(Limit{RateBits: rate, BurstBits: 8e6, PeakRateBits: 2 * rate, MinBurstBytes: 2e6}, 1500)
+		for _, other := range []Limit{
+			{RateBits: rate + rate/1000, BurstBits: 8e6, PeakRateBits: 2 * rate, MinBurstBytes: 2e6},
+			{RateBits: rate, BurstBits: 8.1e6, PeakRateBits: 2 * rate, MinBurstBytes: 2e6},
+			{RateBits: rate, BurstBits: 8e6, PeakRateBits: 2*rate + rate/1000, MinBurstBytes: 2e6},
+			{RateBits: rate, BurstBits: 8e6, PeakRateBits: 2 * rate, MinBurstBytes: 2.2e6},
+			{RateBits: rate, BurstBits: 8e6},
+		} {
+			if b := newShaper(other, 1500); sameShaping(&a.Tbf, &b.Tbf) {
+				t.Fatalf("%+v passes for %+v", b.Tbf, a.Tbf)
+			}
+		}
+	})
+}
+
+func TestIFBNameIsFelixs(t *testing.T) {
+	if name := IFBName("cali0027f0645a2"); name != "bwcali6514ff3bb" {
+		t.Error(name)
+	}
+}
+
+var _ netlink.Qdisc = &shaper{}
