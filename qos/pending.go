@@ -1,0 +1,20 @@
+package qos
+
+// Pending reports whether an interface's limits are not what was set: because
+// something failed, or because the name of its IFB is not free yet. Limits that the
+// kernel has no means for are not pending. It says what the last Apply knew.
+func (s *Syncer) Pending(iface string) bool {
+	if _, claimed := s.desired[iface]; !claimed || !s.enabled {
+		return false
+	}
+	if _, dirty := s.todo.dirty[iface]; dirty {
+		return true
+	}
+	if s.desired[iface].Egress == nil {
+		return false
+	}
+	s.inbox.mu.Lock()
+	defer s.inbox.mu.Unlock()
+	_, waits := s.inbox.waiting[IFBName(iface)]
+	return waits
+}
