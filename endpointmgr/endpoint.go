@@ -37,8 +37,8 @@ type endpoint struct {
 
 // want is what an endpoint wants for its interface while it is active.
 type want struct {
-	routesV4 []routetable.Target // not nil
-	routesV6 []routetable.Target // not nil
+	routesV4 []routetable.Target
+	routesV6 []routetable.Target
 	limits   qos.Limits
 	looseRPF bool
 }
@@ -61,8 +61,7 @@ func (m *Manager) wantOf(spec *dataplane.WorkloadEndpoint) (name string, w want,
 		problems = append(problems, fmt.Errorf("MAC %s: must have 6 bytes, not %d", mac, len(mac)))
 		mac = nil
 	}
-	v4 := targetList{targets: []routetable.Target{}}
-	v6 := targetList{targets: []routetable.Target{}}
+	var v4, v6 targetList
 	v4.addNets(spec.IPv4Nets, mac, 4)
 	v6.addNets(spec.IPv6Nets, mac, 6)
 	if m.cfg.FloatingIPs {

@@ -22,8 +22,7 @@ import (
 
 var errInjected = errors.New("injected")
 
-// fakeTable holds what was set. An interface that was set to nil is not in it; one
-// that is claimed without routes is, with none.
+// fakeTable holds what was set, of interfaces that have routes.
 type fakeTable struct {
 	routes  map[string][]routetable.Target
 	pending map[string]bool
@@ -33,14 +32,14 @@ func (t *fakeTable) SetRoutes(class routetable.RouteClass, iface string, targets
 	if class != routetable.RouteClassLocalWorkload {
 		panic("wrong class")
 	}
-	if targets == nil {
+	if len(targets) == 0 {
 		delete(t.routes, iface)
 		return
 	}
 	t.routes[iface] = targets
 }
 
-// cidrs returns the destinations on an interface, without those it has no entry for.
+// cidrs returns the destinations on an interface.
 func (t *fakeTable) cidrs(iface string) (cidrs []string) {
 	for _, target := range t.routes[iface] {
 		cidrs = append(cidrs, target.CIDR.String())

@@ -131,8 +131,7 @@ func (m *Manager) handOver(i *iface) {
 		m.cfg.QoS.SetLimits(i.name, winner.want.limits)
 		return
 	}
-	none := []routetable.Target{}
-	m.setRoutes(i.name, none, none)
+	m.setRoutes(i.name, nil, nil)
 	m.cfg.QoS.SetLimits(i.name, qos.Limits{})
 }
 

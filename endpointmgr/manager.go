@@ -20,9 +20,8 @@ import (
 // RouteTable is what the manager needs of a route table. *routetable.RouteTable is
 // one.
 type RouteTable interface {
-	// SetRoutes replaces the routes of a class on an interface. An empty slice that is
-	// not nil says that an endpoint claims the interface and has no routes; nil, that
-	// none claims it. The table may keep targets; nobody changes them afterwards.
+	// SetRoutes replaces the routes of a class on an interface. The table may keep
+	// targets; nobody changes them afterwards.
 	SetRoutes(class routetable.RouteClass, iface string, targets []routetable.Target)
 }
 

@@ -217,8 +217,8 @@ var _ = Describe("What an endpoint wants", func() {
 	It("admin down: claimed, but no routes, no limits, status down", func() {
 		run(pod("cali1"))
 		run(pod("cali1", func(ep *dataplane.WorkloadEndpoint) { ep.State = dataplane.EndpointInactive }))
-		Expect(w.v4.routes).To(HaveKeyWithValue("cali1", []routetable.Target{}))
-		Expect(w.v6.routes).To(HaveKeyWithValue("cali1", []routetable.Target{}))
+		Expect(w.v4.routes).To(BeEmpty())
+		Expect(w.v6.routes).To(BeEmpty())
 		Expect(w.qos.limits).To(HaveKeyWithValue("cali1", qos.Limits{}))
 		Expect(w.status.take()).To(Equal([]string{"a up", "a down"}))
 		run(pod("cali1"))

@@ -248,11 +248,14 @@ func (s *simulation) check() {
 			continue
 		}
 		ep := s.endpoints[winner]
-		routes[name], limits[name] = []routetable.Target{}, qos.Limits{}
+		limits[name] = qos.Limits{}
 		if ep.State != dataplane.EndpointActive {
 			continue
 		}
-		routes[name], limits[name] = s.routesOf(ep), s.limitsOf(ep)
+		limits[name] = s.limitsOf(ep)
+		if targets := s.routesOf(ep); len(targets) > 0 {
+			routes[name] = targets
+		}
 		if s.links[name].state == up {
 			statuses[winner] = endpointmgr.StatusUp
 			s.Expect(s.sysctl.of(name)).To(Equal(sysctlsOf(ep)), name)
