@@ -40,6 +40,7 @@ const (
 	OpNeighSet         Op = "set neighbour"
 	OpNeighDel         Op = "delete neighbour"
 	OpConntrackDelete  Op = "delete conntrack flows"
+	OpNamespaceID      Op = "get ID of network namespace"
 	OpOpenEvents       Op = "open event socket"
 	OpRequestDump      Op = "request dump of"
 	OpWriteSysctl      Op = "write sysctl"
@@ -48,7 +49,7 @@ const (
 // Write reports whether the operation changes kernel state.
 func (op Op) Write() bool {
 	switch op {
-	case OpLinkList, OpLinkGet, OpQdiscList, OpFilterList, OpRouteList, OpNeighList, OpOpenEvents, OpRequestDump:
+	case OpLinkList, OpLinkGet, OpQdiscList, OpFilterList, OpRouteList, OpNeighList, OpNamespaceID, OpOpenEvents, OpRequestDump:
 		return false
 	}
 	return true

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/manx-dataplane/manx/rtnl"
 )
@@ -157,4 +158,23 @@ func (h *Handle) LinkDelGroup(group int) error {
 	return h.call(Call{Op: OpLinkDelGroup, Detail: fmt.Sprintf("group %d", group)}, func() error {
 		return h.k.deleteGroup(group)
 	})
+}
+
+// NamespaceID returns the number that links here show for a namespace which has the
+// other end of one of them; -1 where it has none.
+func (h *Handle) NamespaceID(fd int) (id int, err error) {
+	id = -1
+	err = h.call(Call{Op: OpNamespaceID}, func() error {
+		ns := h.k.machine.namespaces[fd]
+		if ns == nil {
+			return unix.EBADF
+		}
+		for _, l := range h.k.links {
+			if l.peer != nil && l.peer.ns == ns && ns != h.k {
+				id = ns.fd
+			}
+		}
+		return nil
+	})
+	return id, err
 }

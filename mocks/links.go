@@ -136,8 +136,8 @@ func (k *Kernel) newLink(attrs *netlink.LinkAttrs, kind, name string) (*link, er
 		mac: attrs.HardwareAddr, flags: net.FlagBroadcast | net.FlagMulticast, carrier: true,
 	}
 	switch kind {
-	case "veth", "bridge":
-		l.carrier = false // until the other end is up; until a port is
+	case "veth":
+		l.carrier = false // until the other end is up
 	case "ifb":
 		l.flags, l.txQLen = net.FlagBroadcast, 32
 	}
@@ -413,14 +413,14 @@ func (l *link) rawFlags() uint32 {
 
 func (l *link) operState() netlink.LinkOperState {
 	switch {
-	case l.up() && (l.kind == "" || l.kind == "ifb"):
-		return netlink.OperUnknown // they have no carrier that could be absent
-	case l.running():
+	case !l.up():
+		return netlink.OperDown
+	case l.kind != "veth":
+		return netlink.OperUnknown // their drivers do not say
+	case l.carrier:
 		return netlink.OperUp
-	case l.up() && l.peer != nil:
-		return netlink.OperLowerLayerDown
 	}
-	return netlink.OperDown
+	return netlink.OperLowerLayerDown
 }
 
 // netlink returns the link as a dump shows it.

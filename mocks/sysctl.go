@@ -3,6 +3,7 @@ package mocks
 import (
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -11,8 +12,9 @@ import (
 // Sysctls is the tree below /proc/sys/net of a namespace, as far as it concerns
 // interfaces: conf and neigh of both families, with a directory for each interface,
 // which comes, goes and is renamed with it, and for "all" and "default". A new
-// interface starts with the values of "default". What a write to "all" does to the
-// others is not modelled.
+// interface starts with the values of "default". Values are kept and not interpreted,
+// but for IPv6's disable_ipv6 and addr_gen_mode, which are looked at when an interface
+// comes up; nor does a write to "all" change the others.
 type Sysctls struct{ k *Kernel }
 
 // Sysctls returns the namespace's sysctls as an agent sees them: writing is an
@@ -61,12 +63,48 @@ func (s *Sysctls) ReadSysctl(file string) (string, error) {
 // proxy_arp.
 func splitSysctl(file string) (dir, iface, name string, ok bool) {
 	parts := strings.Split(strings.TrimPrefix(path.Clean(file), "/proc/sys/"), "/")
-	if len(parts) != 5 || parts[0] != "net" ||
-		parts[1] != "ipv4" && parts[1] != "ipv6" || parts[2] != "conf" && parts[2] != "neigh" {
+	if len(parts) != 5 {
 		return "", "", "", false
 	}
-	return path.Join(parts[:3]...), parts[3], parts[4], true
+	dir, iface, name = path.Join(parts[:3]...), parts[3], parts[4]
+	known := slices.Contains(strings.Fields(sysctlNames[dir]), name)
+	return dir, iface, name, known && (iface != "all" || parts[2] == "conf")
 }
+
+// sysctlNames lists the files of an interface's directories, as of Linux 6.18.
+var sysctlNames = map[string]string{
+	"net/ipv4/conf": `
+	accept_local accept_redirects accept_source_route arp_accept arp_announce
+	arp_evict_nocarrier arp_filter arp_ignore arp_notify bc_forwarding bootp_relay
+	disable_policy disable_xfrm drop_gratuitous_arp drop_unicast_in_l2_multicast
+	force_igmp_version forwarding igmpv2_unsolicited_report_interval
+	igmpv3_unsolicited_report_interval ignore_routes_with_linkdown log_martians
+	mc_forwarding medium_id promote_secondaries proxy_arp proxy_arp_pvlan route_localnet
+	rp_filter secure_redirects send_redirects shared_media src_valid_mark tag`,
+	"net/ipv6/conf": `
+	accept_dad accept_ra accept_ra_defrtr accept_ra_from_local accept_ra_min_hop_limit
+	accept_ra_min_lft accept_ra_mtu accept_ra_pinfo accept_ra_rt_info_max_plen
+	accept_ra_rt_info_min_plen accept_ra_rtr_pref accept_redirects accept_source_route
+	accept_untracked_na addr_gen_mode autoconf dad_transmits disable_ipv6 disable_policy
+	drop_unicast_in_l2_multicast drop_unsolicited_na enhanced_dad force_forwarding
+	force_mld_version force_tllao forwarding hop_limit ignore_routes_with_linkdown
+	ioam6_enabled ioam6_id ioam6_id_wide keep_addr_on_down max_addresses max_desync_factor
+	mc_forwarding mldv1_unsolicited_report_interval mldv2_unsolicited_report_interval mtu
+	ndisc_evict_nocarrier ndisc_notify ndisc_tclass optimistic_dad proxy_ndp
+	ra_defrtr_metric ra_honor_pio_life ra_honor_pio_pflag regen_max_retry regen_min_advance
+	router_probe_interval router_solicitation_delay router_solicitation_interval
+	router_solicitation_max_interval router_solicitations rpl_seg_enabled seg6_enabled
+	seg6_require_hmac stable_secret suppress_frag_ndisc temp_prefered_lft temp_valid_lft
+	use_oif_addrs_only use_optimistic use_tempaddr`,
+	"net/ipv4/neigh": neighSysctls,
+	"net/ipv6/neigh": neighSysctls,
+}
+
+const neighSysctls = `
+	anycast_delay app_solicit base_reachable_time base_reachable_time_ms
+	delay_first_probe_time gc_stale_time interval_probe_time_ms locktime mcast_resolicit
+	mcast_solicit proxy_delay proxy_qlen retrans_time retrans_time_ms ucast_solicit
+	unres_qlen unres_qlen_bytes`
 
 func (k *Kernel) sysctlsOf(iface string, write bool) (map[string]string, bool) {
 	if values := k.sysctls[iface]; values != nil {

@@ -55,6 +55,7 @@ type handle interface {
 	NeighList(ifindex, family int) ([]netlink.Neigh, error)
 	NeighSet(neigh *netlink.Neigh) error
 	NeighDel(neigh *netlink.Neigh) error
+	NamespaceID(fd int) (int, error)
 	Close()
 }
 
@@ -187,11 +188,6 @@ func (w *realWorld) moveLink(link netlink.Link, to world) error {
 func (w *realWorld) newNamespace() (world, error) { return newRealWorld() }
 func (w *realWorld) fd() int                      { return w.ns.FD() }
 func (w *realWorld) destroy()                     { w.addrs.Close(); w.Close(); w.ns.Close() }
-
-// NeighList asks without strict checking, which refuses an ifindex.
-func (w *realWorld) NeighList(ifindex, family int) ([]netlink.Neigh, error) {
-	return w.addrs.NeighList(ifindex, family)
-}
 
 // ofIndex names a link by its index alone.
 func ofIndex(index int) netlink.Link {
