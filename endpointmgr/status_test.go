@@ -12,7 +12,6 @@ import (
 
 	"github.com/manx-dataplane/manx/dataplane"
 	"github.com/manx-dataplane/manx/endpointmgr"
-	"github.com/manx-dataplane/manx/qos"
 	"github.com/manx-dataplane/manx/routetable"
 )
 
