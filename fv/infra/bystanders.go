@@ -66,6 +66,9 @@ func (n *Node) pluginRoot(ifindex int, kind PluginQdisc, rateBits uint64) {
 	Expect(n.nl.ClassAdd(netlink.NewHtbClass(attrs, netlink.HtbClassAttrs{Rate: rateBits, Ceil: rateBits, Buffer: pluginBurst, Cbuffer: pluginBurst}))).To(Succeed())
 }
 
+// ourMajor is the handle major of the agent's TBFs.
+const ourMajor = 0xca11
+
 // Monitor is another program's eBPF filter on a clsact qdisc, which counts packets
 // and lets later filters decide.
 type Monitor struct {
@@ -143,7 +146,7 @@ func (n *Node) Foreign() []string {
 		}
 	}
 	slices.Sort(lines)
-	return lines
+	return slices.Compact(lines) // an ingress qdisc lists its filters at both parents
 }
 
 // WithLink adds a link without qdiscs of its own to a description of Foreign's.
@@ -177,7 +180,7 @@ func (n *Node) foreignOn(link netlink.Link, names map[int]string) []string {
 	Expect(err).NotTo(HaveOccurred())
 	for _, qdisc := range qdiscs {
 		a := qdisc.Attrs()
-		ours := a.Handle>>16 == 0xca11 || qdisc.Type() == "ingress" && foreignFilters == 0
+		ours := a.Handle>>16 == ourMajor || qdisc.Type() == "ingress" && foreignFilters == 0
 		if a.LinkIndex == attrs.Index && a.Handle != 0 && !ours {
 			lines = append(lines, fmt.Sprintf("qdisc on %s: %s %s", attrs.Name, qdisc.Type(), settings(qdisc)))
 		}
@@ -185,6 +188,9 @@ func (n *Node) foreignOn(link netlink.Link, names map[int]string) []string {
 	classes, err := n.nl.ClassList(link, 0)
 	Expect(err).NotTo(HaveOccurred())
 	for _, class := range classes {
+		if class.Attrs().Handle>>16 == ourMajor {
+			continue
+		}
 		lines = append(lines, fmt.Sprintf("class on %s: %s %s", attrs.Name, class.Type(), settings(class)))
 	}
 	return lines

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -239,7 +240,7 @@ func compare(want *Limit, got *netlink.Tbf) string {
 	case got == nil:
 		return fmt.Sprintf("is not limited but should be to %d bit/s", want.RateBits)
 	}
-	burst := cmp.Or(want.BurstBits, DefaultBurstBits) / 8
+	burst := min(cmp.Or(want.BurstBits, DefaultBurstBits)/8, maxBurst(want.RateBits/8))
 	var diffs []string
 	if got.Rate != want.RateBits/8 {
 		diffs = append(diffs, fmt.Sprintf("rate is %d bit/s, not %d", got.Rate*8, want.RateBits))
@@ -261,6 +262,13 @@ func compare(want *Limit, got *netlink.Tbf) string {
 // that it takes to send it.
 func burstBytes(tbf *netlink.Tbf) uint64 {
 	return uint64(float64(tbf.Buffer) / netlink.TickInUsec() / 1e6 * float64(tbf.Rate))
+}
+
+// maxBurst is the largest burst in bytes that the kernel can hold at a rate in bytes
+// per second: the buffer has 32 bits, so the default burst saturates below
+// 15.6 Mbit/s.
+func maxBurst(rate uint64) uint64 {
+	return uint64(math.MaxUint32 / netlink.TickInUsec() / 1e6 * float64(rate))
 }
 
 // near allows for the time that bytes take being rounded to microseconds, as older
