@@ -70,15 +70,17 @@ var _ = Describe("Monitor on a real kernel", func() {
 		})
 		Eventually(seen.isInSync).Should(BeTrue())
 	}
-	ip := func(arguments string) {
+	ip := func(arguments string) (output string) {
 		GinkgoHelper()
 		Expect(ns.Do(func() error {
-			output, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput()
+			b, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput()
+			output = string(b)
 			if err != nil {
-				return errors.New(string(output))
+				return errors.New(output)
 			}
 			return nil
 		})).To(Succeed())
+		return output
 	}
 	addVeth := func(name string) int {
 		GinkgoHelper()
@@ -98,6 +100,8 @@ var _ = Describe("Monitor on a real kernel", func() {
 		index := addVeth("cali0")
 		ip("addr add 10.1.0.1/32 dev cali0")
 		ip("addr add fd00::1/128 dev cali0 nodad")
+		// The kernel adds the local route of an IPv6 address from a work queue.
+		Eventually(func() string { return ip("-6 route show table local") }).Should(ContainSubstring("fd00::1"))
 		start()
 		Expect(seen.present()).To(HaveKeyWithValue("cali0", fmt.Sprintf("%d down 1400 [10.1.0.1 fd00::1]", index)))
 		Expect(seen.of("cali0")).To(HaveLen(3), "once each: state, MTU, all addresses")

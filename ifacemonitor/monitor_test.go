@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,7 +188,7 @@ func TestAConflictWhileAGenerationRunsIsSettledByTheNext(t *testing.T) {
 		r.source.mute = true
 		run(r.T, r.config)
 		r.say(newLink(204, "cali0", true), newLink(83, "cali0", true))
-		r.source.mute = false
+		r.source.do(func() { r.source.mute = false })
 		r.say(rtnl.Message{Type: rtnl.MessageDumpDone, DumpSeq: 1})
 		r.expectDumps(3)
 		r.passes(time.Second)
@@ -277,17 +278,17 @@ func TestADeadSocketIsReopenedAndEverythingIsDumpedAnew(t *testing.T) {
 
 func TestASourceThatCannotBeOpenedIsTriedAgainWithGrowingPauses(t *testing.T) {
 	withRig(t, func(r *rig) {
-		tries := 0
+		var tries atomic.Int32
 		r.config.Open = func() (ifacemonitor.EventSocket, error) {
-			if tries++; tries <= 5 {
+			if tries.Add(1) <= 5 {
 				return nil, errors.New("no")
 			}
 			return r.source.open()
 		}
 		run(r.T, r.config)
 		r.passes(100*time.Millisecond + 200*time.Millisecond + 400*time.Millisecond + 800*time.Millisecond)
-		if tries != 5 {
-			r.Errorf("%d tries", tries)
+		if n := tries.Load(); n != 5 {
+			r.Errorf("%d tries", n)
 		}
 		r.passes(1600 * time.Millisecond)
 		r.expectInSync(true)
@@ -305,12 +306,12 @@ func TestADumpThatNeverEndsCostsTheSocket(t *testing.T) {
 			r.say(newLink(3, "eth0", true)) // events alone are no answer
 		}
 		r.source.do(func() { r.source.mute = false })
-		if r.source.opened != 1 {
-			r.Errorf("opened %d times", r.source.opened)
+		if n := r.source.opens(); n != 1 {
+			r.Errorf("opened %d times", n)
 		}
 		r.passes(1200 * time.Millisecond)
-		if r.source.opened != 2 {
-			r.Errorf("opened %d times", r.source.opened)
+		if n := r.source.opens(); n != 2 {
+			r.Errorf("opened %d times", n)
 		}
 		r.expectInSync(true)
 	})
@@ -328,8 +329,8 @@ func TestASlowCallbackDoesNotMakeADumpLookSilent(t *testing.T) {
 		r.say(newLink(4, "eth1", true))
 		r.passes(10 * time.Minute)
 		r.expectInSync(true)
-		if r.source.opened != 1 {
-			r.Errorf("opened %d times", r.source.opened)
+		if n := r.source.opens(); n != 1 {
+			r.Errorf("opened %d times", n)
 		}
 	})
 }
@@ -343,8 +344,8 @@ func TestABusySocketIsAskedAgain(t *testing.T) {
 		r.source.do(func() { r.source.refuse = nil })
 		r.passes(time.Second)
 		r.expectInSync(true)
-		if r.source.opened != 1 {
-			r.Errorf("opened %d times", r.source.opened)
+		if n := r.source.opens(); n != 1 {
+			r.Errorf("opened %d times", n)
 		}
 	})
 }

@@ -120,6 +120,13 @@ func (s *script) dumps() int {
 	return len(s.requests)
 }
 
+// opens returns how many times the script was opened.
+func (s *script) opens() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened
+}
+
 func newLink(index int, name string, up bool) rtnl.Message {
 	msg := rtnl.Message{Type: rtnl.MessageNewLink, Index: index, Name: name}
 	if up {

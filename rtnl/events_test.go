@@ -107,7 +107,8 @@ var _ = Describe("EventSocket", func() {
 		ip("addr", "add", "10.1.0.1/24", "dev", "cali0")
 		ip("-6", "addr", "add", "fd00::1/64", "dev", "cali0", "nodad")
 		ip("link", "set", "cali0", "up")
-		drain()
+		// The kernel adds the local route of an IPv6 address from a work queue.
+		Eventually(drain).Should(ContainElement(HaveField("Addr", netip.MustParseAddr("fd00::1"))))
 
 		names := map[string]int{}
 		for _, msg := range dump(rtnl.DumpLinks) {
