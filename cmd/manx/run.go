@@ -25,6 +25,9 @@ place. Needs CAP_NET_ADMIN, and /proc/sys/net to be writable.`,
   manx run --config /etc/manx/felix.yaml --endpoints /etc/manx/endpoints`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := requireNetAdmin(); err != nil {
+				return err
+			}
 			log := logrus.New()
 			log.SetOutput(cmd.ErrOrStderr())
 			options.Log = log
