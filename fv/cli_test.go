@@ -203,10 +203,10 @@ var _ = onEachKind("manx run", func(kind infra.Kind) {
 		eventuallyServed(node, pod)
 	})
 
-	It("without CAP_NET_ADMIN says what it lacks", func() {
-		publishedPod("unserved")
+	It("without CAP_NET_ADMIN says what it lacks and exits with an error", func() {
 		agent := node.Run(infra.RunSpec{WithoutNetAdmin: true})
-		Eventually(agent.Log).Should(ContainSubstring("CAP_NET_ADMIN"))
+		Expect(agent.Wait(infra.StartTimeout)).To(Equal(1))
+		Expect(agent.Log()).To(ContainSubstring("CAP_NET_ADMIN"))
 	})
 })
 

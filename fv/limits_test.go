@@ -163,9 +163,9 @@ var _ = onEachKind("throughput", func(kind infra.Kind) {
 			pods[i] = node.StartPod(fmt.Sprintf("measured-%d", i))
 		}
 		for _, rate := range []uint64{20, 50} {
-			limit := infra.Limit{RateBits: rate * 1e6, BurstBits: 1 << 20}
+			limit := infra.Limit{RateBits: rate * 1e6, BurstBits: 512e3}
 			for _, pod := range pods {
-				pod.Publish(infra.CalicoAnnotations(quantity(rate), quantity(rate), "1Mi"))
+				pod.Publish(infra.CalicoAnnotations(quantity(rate), quantity(rate), "512k"))
 				eventuallyLimited(node, pod, both(limit))
 				eventuallyRouted(node, pod)
 			}
@@ -173,7 +173,7 @@ var _ = onEachKind("throughput", func(kind infra.Kind) {
 				from, to, dst := paths[i].of(node, pods[i])
 				name := fmt.Sprintf("%s at %d Mbit/s", paths[i].name, rate)
 				expectThroughput(name, limit.RateBits, func() float64 {
-					return infra.MeasureTCP(from, to, dst, int64(rate)*50_000) // 0.4 s at the rate
+					return infra.MeasureTCP(from, to, dst, rate*50_000) // 0.4 s at the rate
 				})
 			})
 		}
