@@ -44,6 +44,6 @@ interfaces and limits their bandwidth, and it leaves nothing behind.`,
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nSee '%s --help' for usage", err, cmd.CommandPath())
 	})
-	cmd.AddCommand(runCommand(), demoCommand(), auditCommand(), statsCommand())
+	cmd.AddCommand(runCommand(), demoCommand(), auditCommand(), statsCommand(), sweepCommand())
 	return cmd
 }
