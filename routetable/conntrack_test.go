@@ -17,7 +17,7 @@ import (
 
 var (
 	_ routetable.Conntrack = (*rtnl.Conntrack)(nil)
-	_ routetable.Conntrack = (*mocks.Handle)(nil)
+	_ routetable.Conntrack = (*mocks.Conntrack)(nil)
 )
 
 // slowConntrack answers each call with what the test sends.

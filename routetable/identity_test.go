@@ -79,6 +79,22 @@ var _ = onEachKernel("interface index and name", func(kind worldKind) {
 		Expect(f.routes()).To(Equal([]string{route}))
 	})
 
+	It("ignores a late down and a late removal of an older index though the kernel cannot be asked", func() {
+		old := f.addLink("cali1")
+		f.want("cali1", "10.65.0.1/32")
+		f.apply()
+		delLink(f.t, f.w, "cali1")
+		f.addLink("cali1")
+		f.apply()
+		f.spied.failLink = func() error { return errInjected }
+		f.OnIfaceStateChanged("cali1", old, down)
+		f.OnIfaceStateChanged("cali1", old, absent)
+		f.spied.ops = nil
+		Expect(f.Apply()).To(MatchError(errInjected))
+		Expect(f.spied.ops).To(BeEmpty())
+		Expect(f.routes()).To(Equal([]string{route}))
+	})
+
 	It("ignores a late up of an older index", func() {
 		old := f.addLink("cali1")
 		f.want("cali1", "10.65.0.1/32")

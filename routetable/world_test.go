@@ -306,12 +306,14 @@ type record struct {
 	neighs  []string
 	// fail, where set, is asked before each operation.
 	fail func(op *rtnl.RouteOp) error
-	// failDump is asked before each dump of routes, failNeigh before each write of a
-	// neighbour, failOpen before opening a handle.
+	// failDump is asked before each dump of routes, failLink before each look-up of a
+	// link, failNeigh before each write of a neighbour, failOpen before opening a
+	// handle.
 	failDump  func() error
+	failLink  func() error
 	failNeigh func() error
 	failOpen  func() error
-	// afterBatch is called after each batch.
+	// beforeBatch is called before each batch.
 	beforeBatch func()
 }
 
@@ -325,6 +327,15 @@ func (s *spy) RouteEach(filter rtnl.RouteFilter, fn func(*netlink.Route) error) 
 		}
 	}
 	return s.Kernel.RouteEach(filter, fn)
+}
+
+func (s *spy) LinkByName(name string) (netlink.Link, error) {
+	if s.record.failLink != nil {
+		if err := s.record.failLink(); err != nil {
+			return nil, err
+		}
+	}
+	return s.Kernel.LinkByName(name)
 }
 
 func (s *spy) RouteBatch(ops []rtnl.RouteOp) []error {
