@@ -190,6 +190,13 @@ var _ = Describe("Monitor on a real kernel", func() {
 		buffer = 1 // the kernel's minimum: one or two messages
 		registry := prometheus.NewRegistry()
 		config.Registerer = registry
+		churned, callback := make(chan struct{}), config.StateCallback
+		config.StateCallback = func(name string, state ifacemonitor.State, index int) {
+			if name != "lo" {
+				<-churned // else the monitor might keep up
+			}
+			callback(name, state, index)
+		}
 		start()
 		for i := range 40 {
 			addVeth(fmt.Sprintf("cali%d", i))
@@ -197,6 +204,7 @@ var _ = Describe("Monitor on a real kernel", func() {
 				del(fmt.Sprintf("cali%d", i))
 			}
 		}
+		close(churned)
 		links, err := handle.LinkList()
 		Expect(err).NotTo(HaveOccurred())
 		want := map[string]any{}
