@@ -221,9 +221,16 @@ func (k *kernel) queue(datagram []rtnl.Message) {
 // interruptDump makes the running dump miss a link, and say that it was
 // interrupted.
 func (k *kernel) interruptDump() {
-	if k.socket != nil && k.socket.dump != nil {
-		k.interrupt = true
-		k.socket.dump.after++
+	if k.socket == nil || k.socket.dump == nil || k.socket.dump.done {
+		return
+	}
+	k.interrupt = true
+	d := k.socket.dump
+	for _, index := range k.indexes() {
+		if index > d.after {
+			d.after = index
+			return
+		}
 	}
 }
 

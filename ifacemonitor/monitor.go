@@ -278,9 +278,15 @@ func (m *Monitor) dumpDone(err error, now time.Time) {
 
 // want asks for a generation and counts it, by reason.
 func (m *Monitor) want(why reason) {
-	if m.resync.want(why, m.config.Clock.Now()) {
-		m.metrics.resyncs.WithLabelValues(string(why)).Inc()
-		m.config.Log.WithField("reason", string(why)).Debug("Dumping interfaces and addresses.")
+	if !m.resync.want(why, m.config.Clock.Now()) {
+		return
+	}
+	m.metrics.resyncs.WithLabelValues(string(why)).Inc()
+	log := m.config.Log.WithField("reason", string(why))
+	if why == reasonOverrun {
+		log.Info("Interface events were lost; dumping interfaces and addresses. If this goes on, a larger receive buffer helps.")
+	} else {
+		log.Debug("Dumping interfaces and addresses.")
 	}
 }
 
