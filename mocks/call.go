@@ -46,10 +46,11 @@ const (
 	OpWriteSysctl      Op = "write sysctl"
 )
 
-// Write reports whether the operation changes kernel state.
+// Write reports whether the operation changes kernel state. OpRouteBatch itself does
+// not: its routes do, each of which is an operation.
 func (op Op) Write() bool {
 	switch op {
-	case OpLinkList, OpLinkGet, OpQdiscList, OpFilterList, OpRouteList, OpNeighList, OpNamespaceID, OpOpenEvents, OpRequestDump:
+	case OpLinkList, OpLinkGet, OpQdiscList, OpFilterList, OpRouteList, OpNeighList, OpRouteBatch, OpNamespaceID, OpOpenEvents, OpRequestDump:
 		return false
 	}
 	return true

@@ -188,6 +188,36 @@ func eventBehaviour(w *world) {
 		Expect(s.soFar()).To(HaveLen(2))
 		Expect(s.dump(rtnl.DumpLinks)).To(HaveLen(1))
 	})
+	It("reports an overrun once, before what was queued, and loses all else until it has been read empty", func() {
+		index := addLink(*w, ifb("a"))
+		socket, err := (*w).smallEvents()
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(socket.Close)
+		toggle := func(times int) {
+			for range times {
+				Expect((*w).LinkSetMTU(ofIndex(index), 1400)).To(Succeed())
+				Expect((*w).LinkSetMTU(ofIndex(index), 1500)).To(Succeed())
+			}
+		}
+		toggle(50)
+		_, err = socket.Receive()
+		Expect(errno(err)).To(Equal(unix.ENOBUFS))
+		first, err := socket.Receive()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(first).To(HaveLen(1))
+		Expect((*w).LinkSetName(ofIndex(index), "lost")).To(Succeed()) // there is room for it by now
+		rest, err := socket.Drain()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(rest).NotTo(BeEmpty())
+		for _, m := range rest {
+			Expect(m.Name).To(Equal("a"))
+		}
+		Expect((*w).LinkSetName(ofIndex(index), "seen")).To(Succeed())
+		again, err := socket.Drain()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(again).To(HaveLen(1))
+		Expect(again[0].Name).To(Equal("seen"))
+	})
 	It("ends a waiting Receive when the socket is closed", func() {
 		s := listen(*w)
 		result := make(chan error)

@@ -311,17 +311,14 @@ func (s *EventSocket) fill() {
 
 // dumpLinks returns the next links of a dump, by index.
 func (k *Kernel) dumpLinks(d *dump, size int) (chunk []rtnl.Message, more bool) {
-	for _, l := range k.sortedLinks() {
-		if l.index <= d.next {
-			continue
-		}
-		if len(chunk) == size {
-			return chunk, true
-		}
+	links := k.sortedLinks()
+	start, _ := slices.BinarySearchFunc(links, d.next+1, func(l *link, index int) int { return l.index - index })
+	rest := links[start:]
+	for _, l := range rest[:min(size, len(rest))] {
 		chunk = append(chunk, l.message(rtnl.MessageNewLink))
 		d.next = l.index
 	}
-	return chunk, false
+	return chunk, len(rest) > size
 }
 
 // dumpLocal returns the next local addresses of a dump.

@@ -1,6 +1,7 @@
 package mocks
 
 import (
+	"iter"
 	"net"
 	"net/netip"
 	"slices"
@@ -358,10 +359,27 @@ func kernelRoute(l *link, dst netip.Prefix, table int) *route {
 
 // isLocal reports whether an address is one of the namespace's own.
 func (f *fib) isLocal(addr netip.Addr) bool {
-	for dst, routes := range f.tables[tableID{familyOf(addr), unix.RT_TABLE_LOCAL}] {
-		if dst.Contains(addr) && slices.ContainsFunc(routes, func(r *route) bool { return r.Type == unix.RTN_LOCAL }) {
+	for routes := range f.matches(addr, unix.RT_TABLE_LOCAL) {
+		if slices.ContainsFunc(routes, func(r *route) bool { return r.Type == unix.RTN_LOCAL }) {
 			return true
 		}
 	}
 	return false
+}
+
+// matches yields the routes of a table to an address, those of the longest prefix
+// first.
+func (f *fib) matches(addr netip.Addr, number int) iter.Seq[[]*route] {
+	table := f.tables[tableID{familyOf(addr), number}]
+	return func(yield func([]*route) bool) {
+		if len(table) == 0 {
+			return
+		}
+		for bits := addr.BitLen(); bits >= 0; bits-- {
+			dst, _ := addr.Prefix(bits)
+			if routes := table[dst]; routes != nil && !yield(routes) {
+				return
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package mocks
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,6 +23,7 @@ type Kernel struct {
 
 	links     map[int]*link
 	names     map[string]*link
+	ordered   []*link // by index; nil: to be made again
 	lastIndex int
 
 	fib     fib
@@ -93,8 +95,7 @@ func (k *Kernel) Destroy() {
 	k.lock()
 	defer k.unlock()
 	delete(k.machine.namespaces, k.fd)
-	links := k.sortedLinks()
-	k.unregister(links...)
+	k.unregister(k.sortedLinks()...)
 }
 
 // AddPod does what a container runtime does for a new pod: it makes a namespace with
@@ -159,11 +160,11 @@ func (k *Kernel) multicast(m rtnl.Message) {
 	}
 }
 
+// sortedLinks returns all links by index. The slice is shared: callers must not
+// change it, nor the links' list while they go through it.
 func (k *Kernel) sortedLinks() []*link {
-	links := make([]*link, 0, len(k.links))
-	for _, l := range k.links {
-		links = append(links, l)
+	if k.ordered == nil {
+		k.ordered = slices.SortedFunc(maps.Values(k.links), func(a, b *link) int { return a.index - b.index })
 	}
-	slices.SortFunc(links, func(a, b *link) int { return a.index - b.index })
-	return links
+	return k.ordered
 }

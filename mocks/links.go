@@ -185,6 +185,7 @@ func (k *Kernel) register(l *link, index int) error {
 	}
 	k.links[index] = l
 	k.names[l.name] = l
+	k.ordered = nil
 	return nil
 }
 
@@ -247,6 +248,7 @@ func (l *link) unlist() {
 	k := l.ns
 	delete(k.links, l.index)
 	delete(k.names, l.name)
+	k.ordered = nil
 	l.clearTC()
 	k.dropRedirects(l)
 	k.fib.linkGone(k, l)
@@ -394,20 +396,17 @@ func (l *link) message(t rtnl.MessageType) rtnl.Message {
 // rawFlags are the IFF_* flags as the kernel dumps them.
 func (l *link) rawFlags() uint32 {
 	var raw uint32
-	for flag, iff := range map[net.Flags]uint32{
-		net.FlagUp: unix.IFF_UP, net.FlagBroadcast: unix.IFF_BROADCAST,
-		net.FlagLoopback: unix.IFF_LOOPBACK, net.FlagMulticast: unix.IFF_MULTICAST,
-	} {
-		if l.flags&flag != 0 {
-			raw |= iff
+	set := func(on bool, flag uint32) {
+		if on {
+			raw |= flag
 		}
 	}
-	if l.kind == "ifb" {
-		raw |= unix.IFF_NOARP
-	}
-	if l.running() {
-		raw |= unix.IFF_RUNNING | unix.IFF_LOWER_UP
-	}
+	set(l.up(), unix.IFF_UP)
+	set(l.flags&net.FlagBroadcast != 0, unix.IFF_BROADCAST)
+	set(l.flags&net.FlagLoopback != 0, unix.IFF_LOOPBACK)
+	set(l.flags&net.FlagMulticast != 0, unix.IFF_MULTICAST)
+	set(l.kind == "ifb", unix.IFF_NOARP)
+	set(l.running(), unix.IFF_RUNNING|unix.IFF_LOWER_UP)
 	return raw
 }
 

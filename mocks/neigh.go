@@ -88,32 +88,6 @@ func (k *Kernel) flushNeighs(index int, families ...int) {
 	}
 }
 
-// ConntrackDelete deletes the flows of an address; that there are none is no error.
-func (h *Handle) ConntrackDelete(addr netip.Addr) error {
-	return h.call(Call{Op: OpConntrackDelete, Name: addr.String()}, func() error {
-		delete(h.k.flows, addr)
-		return nil
-	})
-}
-
-// SetFlows says how many conntrack flows an address has.
-func (k *Kernel) SetFlows(addr netip.Addr, count int) {
-	k.lock()
-	defer k.unlock()
-	if count <= 0 {
-		delete(k.flows, addr)
-		return
-	}
-	k.flows[addr] = count
-}
-
-// Flows returns how many conntrack flows an address has.
-func (k *Kernel) Flows(addr netip.Addr) int {
-	k.lock()
-	defer k.unlock()
-	return k.flows[addr]
-}
-
 func ipAddr(ip []byte) netip.Addr {
 	addr, _ := netip.AddrFromSlice(ip)
 	return addr.Unmap()

@@ -271,21 +271,21 @@ func (f *fib) checkGatewayV4(k *Kernel, r *route, h *hop) error {
 // onLink returns the longest match for an address among the tables' routes without a
 // gateway, of IPv4 those of at least the given scope.
 func (f *fib) onLink(addr netip.Addr, index int, scope netlink.Scope, tables ...int) *route {
+	usable := func(r *route) bool {
+		return (addr.Is6() || r.Scope >= scope) &&
+			(r.special() || slices.ContainsFunc(r.hops, func(h hop) bool {
+				return !h.gw.IsValid() && !h.dead && (index == 0 || h.index == index)
+			}))
+	}
 	var best *route
 	for _, number := range tables {
-		for dst, routes := range f.tables[tableID{familyOf(addr), number}] {
-			if !dst.Contains(addr) || best != nil && best.dst.Bits() >= dst.Bits() {
-				continue
-			}
-			for _, r := range sortedRoutes(routes) {
-				inScope := addr.Is6() || r.Scope >= scope
-				onLink := r.special() || slices.ContainsFunc(r.hops, func(h hop) bool {
-					return !h.gw.IsValid() && !h.dead && (index == 0 || h.index == index)
-				})
-				if inScope && onLink {
-					best = r
-					break
+		for routes := range f.matches(addr, number) {
+			sorted := sortedRoutes(routes)
+			if i := slices.IndexFunc(sorted, usable); i >= 0 {
+				if best == nil || sorted[i].dst.Bits() > best.dst.Bits() {
+					best = sorted[i]
 				}
+				break
 			}
 		}
 	}

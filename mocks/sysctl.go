@@ -67,21 +67,33 @@ func splitSysctl(file string) (dir, iface, name string, ok bool) {
 		return "", "", "", false
 	}
 	dir, iface, name = path.Join(parts[:3]...), parts[3], parts[4]
-	known := slices.Contains(strings.Fields(sysctlNames[dir]), name)
+	known := slices.Contains(strings.Fields(sysctlNames(dir)), name)
 	return dir, iface, name, known && (iface != "all" || parts[2] == "conf")
 }
 
-// sysctlNames lists the files of an interface's directories, as of Linux 6.18.
-var sysctlNames = map[string]string{
-	"net/ipv4/conf": `
+// sysctlNames lists the files of an interface's directory, as of Linux 6.18.
+func sysctlNames(dir string) string {
+	switch dir {
+	case "net/ipv4/conf":
+		return ipv4Sysctls
+	case "net/ipv6/conf":
+		return ipv6Sysctls
+	case "net/ipv4/neigh", "net/ipv6/neigh":
+		return neighSysctls
+	}
+	return ""
+}
+
+const ipv4Sysctls = `
 	accept_local accept_redirects accept_source_route arp_accept arp_announce
 	arp_evict_nocarrier arp_filter arp_ignore arp_notify bc_forwarding bootp_relay
 	disable_policy disable_xfrm drop_gratuitous_arp drop_unicast_in_l2_multicast
 	force_igmp_version forwarding igmpv2_unsolicited_report_interval
 	igmpv3_unsolicited_report_interval ignore_routes_with_linkdown log_martians
 	mc_forwarding medium_id promote_secondaries proxy_arp proxy_arp_pvlan route_localnet
-	rp_filter secure_redirects send_redirects shared_media src_valid_mark tag`,
-	"net/ipv6/conf": `
+	rp_filter secure_redirects send_redirects shared_media src_valid_mark tag`
+
+const ipv6Sysctls = `
 	accept_dad accept_ra accept_ra_defrtr accept_ra_from_local accept_ra_min_hop_limit
 	accept_ra_min_lft accept_ra_mtu accept_ra_pinfo accept_ra_rt_info_max_plen
 	accept_ra_rt_info_min_plen accept_ra_rtr_pref accept_redirects accept_source_route
@@ -95,10 +107,7 @@ var sysctlNames = map[string]string{
 	router_probe_interval router_solicitation_delay router_solicitation_interval
 	router_solicitation_max_interval router_solicitations rpl_seg_enabled seg6_enabled
 	seg6_require_hmac stable_secret suppress_frag_ndisc temp_prefered_lft temp_valid_lft
-	use_oif_addrs_only use_optimistic use_tempaddr`,
-	"net/ipv4/neigh": neighSysctls,
-	"net/ipv6/neigh": neighSysctls,
-}
+	use_oif_addrs_only use_optimistic use_tempaddr`
 
 const neighSysctls = `
 	anycast_delay app_solicit base_reachable_time base_reachable_time_ms

@@ -66,7 +66,14 @@ type eventSocket interface {
 	Close() error
 }
 
+type conntrack interface {
+	ConntrackDelete(addr netip.Addr) error
+	Close() error
+}
+
 var (
+	_ conntrack   = (*rtnl.Conntrack)(nil)
+	_ conntrack   = (*mocks.Conntrack)(nil)
 	_ handle      = (*rtnl.Handle)(nil)
 	_ handle      = (*mocks.Handle)(nil)
 	_ eventSocket = (*rtnl.EventSocket)(nil)
@@ -78,6 +85,7 @@ var (
 type world interface {
 	handle
 	events() (eventSocket, error)
+	smallEvents() (eventSocket, error) // with a receive buffer that a few dozen events overrun
 	addAddress(ifindex int, p netip.Prefix) error
 	delAddress(ifindex int, p netip.Prefix) error
 	writeSysctl(path, value string) error
@@ -104,8 +112,12 @@ type mockWorld struct {
 }
 
 func newMockWorld(k *mocks.Kernel) world { return &mockWorld{k.NewHandle(), k} }
+func outsideWorld(k *mocks.Kernel) world { return &mockWorld{k.Outside(), k} }
 
 func (w *mockWorld) events() (eventSocket, error) { return w.k.NewEventSocket(mocks.EventOptions{}) }
+func (w *mockWorld) smallEvents() (eventSocket, error) {
+	return w.k.NewEventSocket(mocks.EventOptions{Capacity: 10})
+}
 func (w *mockWorld) addAddress(ifindex int, p netip.Prefix) error {
 	return w.k.AddAddress(ifindex, p)
 }
@@ -150,6 +162,10 @@ func newRealWorld() (world, error) {
 
 func (w *realWorld) events() (eventSocket, error) {
 	return rtnl.OpenEvents(rtnl.EventOptions{Options: rtnl.Options{Namespace: w.ns}})
+}
+
+func (w *realWorld) smallEvents() (eventSocket, error) {
+	return rtnl.OpenEvents(rtnl.EventOptions{Options: rtnl.Options{Namespace: w.ns}, ReceiveBuffer: 16 << 10})
 }
 
 func (w *realWorld) addAddress(ifindex int, p netip.Prefix) error {
