@@ -148,8 +148,9 @@ func (s *Sweeper) rename(a *aside, from, to string) error {
 	return nil
 }
 
-// giveBack undoes setAside. Where the name has been taken meanwhile, the device
-// keeps the other one: it is in use by its ifindex, or the next sweep finds it.
+// giveBack undoes setAside. Where the name has been taken meanwhile (an agent that
+// could not find the device made another), the device keeps the one it has, and the
+// next sweep looks at it again.
 func (s *Sweeper) giveBack(a aside) {
 	err := s.rename(&a, a.name, a.orphan.Name)
 	if err == nil && a.setDown {
@@ -161,8 +162,7 @@ func (s *Sweeper) giveBack(a aside) {
 	case rtnl.IsAbsent(err):
 		a.orphan.Outcome = Gone
 	default:
-		a.orphan.Outcome, a.orphan.Error = Left, fmt.Sprintf("named %s now: %v", a.name, err)
-		s.log.WithError(err).WithField("ifb", a.orphan.Name).Warn("Cannot give a device its name back")
+		a.orphan.Outcome, a.orphan.Error = Left, fmt.Sprintf("named %s now, for the next sweep: %v", a.name, err)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -54,7 +53,7 @@ type Config struct {
 	StuckAfter time.Duration
 	// Clock; nil means the real one.
 	Clock clock.Clock
-	// Log; nil means none.
+	// Log is the reaper's; nil means none.
 	Log logrus.FieldLogger
 }
 
@@ -111,7 +110,6 @@ var ErrTooMany = errors.New("more orphans than allowed")
 // Sweeper sweeps. Its methods are for one goroutine.
 type Sweeper struct {
 	config    Config
-	log       logrus.FieldLogger
 	reaper    *qos.Reaper
 	firstSeen map[key]time.Time // of what was an orphan at the last look
 }
@@ -130,11 +128,6 @@ func New(config Config) (*Sweeper, error) {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	if config.Log == nil {
-		discard := logrus.New()
-		discard.SetOutput(io.Discard)
-		config.Log = discard
-	}
 	const shortest, longest = 3, 15 // IFNAMSIZ without the terminating zero
 	switch {
 	case len(config.Prefix) < shortest || len(config.Prefix) > longest:
@@ -146,7 +139,6 @@ func New(config Config) (*Sweeper, error) {
 	}
 	return &Sweeper{
 		config: config,
-		log:    config.Log,
 		reaper: qos.NewReaper(qos.ReaperConfig{
 			Open: config.OpenReaper, Clock: config.Clock, Log: config.Log, StuckAfter: config.StuckAfter,
 		}),

@@ -243,6 +243,20 @@ var _ = Describe("A sweep", func() {
 			Expect(node.Link(name).Attrs().Index).To(Equal(index))
 			Expect(node.Link(name).Attrs().RawFlags & unix.IFF_UP).NotTo(BeZero())
 		})
+		It("a device that is in use by its ifindex and whose name an agent has given to another", func() {
+			name := nodetest.IFBName(veth)
+			index := node.AddIFB(name)
+			kernel.beforeLook = func(n int) {
+				if n == 3 {
+					node.AddIFB(name)
+					node.Redirect(node.AddVeth(veth, nil), index)
+				}
+			}
+			result := run()
+			Expect(outcomes(result)).To(Equal(map[string]sweep.Outcome{name: sweep.Left}))
+			Expect(result.Orphans[0].Error).To(ContainSubstring("file exists"))
+			Expect(node.Kernel.LinkSetName(node.Link("bwcali."+base36(index)), "ifb9")).To(Succeed())
+		})
 		It("devices of other prefixes or kinds", func() {
 			node.AddIFB("ifb0")
 			node.AddIFB("bwp0123456789ab")
