@@ -4,6 +4,7 @@
 #
 #   CHECKS    checks of each property test (default 20000)
 #   FUZZTIME  time for each fuzz target (default 10m)
+#   ROUNDS    rounds of the sweep beside an agent that leaks (default 10000)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
@@ -13,6 +14,9 @@ packages=$(grep -rl --include='*_test.go' 'pgregory.net/rapid' . | xargs -n1 dir
 for package in $packages; do
 	"$go" test -race -count=1 -timeout 120m "$package" -rapid.checks="$CHECKS"
 done
+
+echo "== sweep beside an agent that leaks, ${ROUNDS:=10000} rounds"
+MANX_SWEEP_ROUNDS=$ROUNDS "$go" test -count=1 -timeout 120m ./internal/sweep -v --ginkgo.focus "stand-in"
 
 echo "== fuzz targets, ${FUZZTIME:=10m} each"
 grep -rho --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort -u | awk '{print $2}' | while read -r target; do
