@@ -56,6 +56,9 @@ func (o Output) JSON(value any) error {
 	return encoder.Encode(value)
 }
 
+// JSONLine writes a value as JSON in one line, for output that goes on and on.
+func (o Output) JSONLine(value any) error { return json.NewEncoder(o).Encode(value) }
+
 // Progress draws a bar for long work on a terminal and nothing elsewhere. The
 // returned function is to be told how much of the total is done; the bar ends
 // when all is. The function is for one goroutine at a time.

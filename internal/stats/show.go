@@ -87,6 +87,9 @@ func show(options Options, rows []Row) error {
 		if rows == nil {
 			rows = []Row{}
 		}
+		if options.Watch > 0 {
+			return options.Out.JSONLine(rows)
+		}
 		return options.Out.JSON(rows)
 	}
 	if len(rows) == 0 {

@@ -39,12 +39,11 @@ func (c Command) Run(ctx context.Context) error {
 	// Problems of the first round are of the set-up, and end it; later ones pass.
 	for round := 0; ; round++ {
 		result, err := sweeper.Sweep(ctx)
-		if ctx.Err() != nil {
-			return nil // how a sweeper that repeats is stopped
-		}
 		err = c.finish(result, err, round == 0 || len(result.Orphans) > 0)
 		var exit *cli.ExitError
 		switch {
+		case ctx.Err() != nil: // how a sweeper that repeats is stopped
+			return nil
 		case err == nil:
 		case errors.As(err, &exit) && exit.Err == nil: // the output has said it
 		case round == 0 && !errors.Is(err, ErrTooMany):
@@ -83,7 +82,10 @@ func (c Command) finish(result Result, err error, write bool) error {
 const listed = 20
 
 func (c Command) write(result Result) error {
-	if c.Format == cli.FormatJSON {
+	switch {
+	case c.Format == cli.FormatJSON && c.Interval > 0:
+		return c.Out.JSONLine(result)
+	case c.Format == cli.FormatJSON:
 		return c.Out.JSON(result)
 	}
 	table := cli.NewTable(cli.Left("DEVICE"), cli.Right("IFINDEX"), cli.Right("SEEN FOR"), cli.Left("REASON"), cli.Left("OUTCOME"))
