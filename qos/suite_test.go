@@ -25,6 +25,7 @@ import (
 
 func TestQoS(t *testing.T) {
 	RegisterFailHandler(Fail)
+	SetDefaultEventuallyTimeout(5 * time.Second) // a bound for busy machines
 	RunSpecs(t, "qos")
 }
 
@@ -60,6 +61,7 @@ type backend struct {
 	open    func() handle                     // an agent's handle
 	addPod  func(veth string) (remove func()) // a veth pair, its other end elsewhere
 	mock    *mocks.Kernel                     // nil: the real kernel
+	ns      *rtnl.Namespace                   // of the real kernel
 	fault   func(mocks.Call) error            // of the mock: asked at each of the agent's calls
 }
 
@@ -145,6 +147,7 @@ func newReal() *backend {
 	n := 0
 	return &backend{
 		name:    "kernel",
+		ns:      ns,
 		outside: outside,
 		open:    open,
 		addPod: func(veth string) func() {

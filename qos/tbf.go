@@ -36,7 +36,8 @@ type shaper struct {
 }
 
 // newShaper works out a TBF for a device of that MTU, in the way of iproute2: the
-// queue holds what passes in the latency, plus one full bucket. The bucket is
+// queue holds what passes in the latency, plus one full bucket, at the rate or at
+// the peak rate, whichever is less. The bucket is
 // sent as its transmit time, a 32-bit number of ticks; where that saturates
 // (275 s, with the default burst below 16 Mbit/s) the bucket is what passes in that
 // time.
@@ -63,6 +64,7 @@ func newShaper(limit Limit, mtu int) shaper {
 	}
 	_, minburst = bucket(s.Peakrate, minburst)
 	s.Minburst = saturate(minburst)
+	s.Limit = min(s.Limit, saturate(s.Peakrate/uint64(time.Second/latency)+minburst))
 	return s
 }
 

@@ -59,8 +59,14 @@ func TestShaperHoldsItsPromises(t *testing.T) {
 		if seconds(frame, s.Rate).Cmp(bufferTime) > 0 {
 			t.Fatalf("a frame of %d bytes does not fit", frame)
 		}
-		// What tc prints: limit/rate - buffer.
+		// What tc prints: limit/rate - buffer, or the same of the peak rate if longer.
 		shown := new(big.Rat).Sub(seconds(uint64(s.Limit), s.Rate), bufferTime)
+		if s.Peakrate > 0 {
+			atPeak := new(big.Rat).Sub(seconds(uint64(s.Limit), s.Peakrate), seconds(uint64(s.Minburst), s.Peakrate))
+			if atPeak.Cmp(shown) > 0 {
+				shown = atPeak
+			}
+		}
 		milliseconds, _ := new(big.Rat).Mul(shown, big.NewRat(1000, 1)).Float64()
 		oneByte := 1000/float64(s.Rate) + 0.001
 		if s.Limit < math.MaxUint32 && math.Abs(milliseconds-25) > 2*oneByte {
