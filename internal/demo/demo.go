@@ -13,6 +13,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/manx-dataplane/manx/internal/cli"
 	"github.com/manx-dataplane/manx/rtnl"
 )
 
@@ -38,7 +39,7 @@ func Run(ctx context.Context, out io.Writer) error {
 	return ns.Do(func() error {
 		// From here on this goroutine's thread is inside the namespace, and so is
 		// every process that it starts.
-		return play(ctx, newPrinter(out))
+		return play(ctx, printer{cli.NewOutput(out)})
 	})
 }
 
@@ -112,7 +113,9 @@ func (s *stage) expect(heading string, expectations ...expectation) error {
 			return err
 		}
 	}
-	s.table(fmt.Sprintf("%s (after %s)", heading, time.Since(begin).Round(time.Millisecond)), rows)
+	if err := s.table(fmt.Sprintf("%s (after %s)", heading, time.Since(begin).Round(time.Millisecond)), rows); err != nil {
+		return err
+	}
 	for _, r := range rows {
 		if r.got == r.want {
 			s.held++

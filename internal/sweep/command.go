@@ -33,6 +33,9 @@ func (c Command) Run(ctx context.Context) error {
 		return err
 	}
 	if c.Interval == 0 {
+		if c.Err.Terminal {
+			fmt.Fprintf(c.Err, "Looking twice, %s apart.\n", cli.Duration(c.Grace))
+		}
 		result, err := sweeper.Sweep(ctx)
 		return c.finish(result, err, true)
 	}
