@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,13 +44,8 @@ func (k kernel) Events(rtnl.EventOptions) (ifacemonitor.EventSocket, error) {
 	return k.NewEventSocket(mocks.EventOptions{})
 }
 func (k kernel) Sysctls() endpointmgr.Sysctls                    { return k.Kernel.Sysctls() }
-func (k kernel) Conntrack(rtnl.Options) (agent.Conntrack, error) { return flows{k.NewHandle()}, nil }
+func (k kernel) Conntrack(rtnl.Options) (agent.Conntrack, error) { return k.NewConntrack(), nil }
 func (k kernel) Lock() (io.Closer, error)                        { return io.NopCloser(nil), k.running }
-
-type flows struct{ handle *mocks.Handle }
-
-func (f flows) ConntrackDelete(addr netip.Addr) error { return f.handle.ConntrackDelete(addr) }
-func (f flows) Close() error                          { f.handle.Close(); return nil }
 
 const (
 	veth = "cali0027f0645a2"
