@@ -259,7 +259,7 @@ func (f family) routeFromKernel(r *netlink.Route) (routeKey, kernelRoute, bool) 
 		scope:    uint8(r.Scope),
 		protocol: uint8(r.Protocol),
 		onLink:   r.Flags&unix.RTNH_F_ONLINK != 0,
-		opaque:   r.Encap != nil || r.Via != nil,
+		opaque:   r.Encap != nil || r.Via != nil || hasMetrics(r),
 		index:    int32(r.LinkIndex),
 		mtu:      uint32(r.MTU),
 	}
@@ -277,6 +277,12 @@ func (f family) routeFromKernel(r *netlink.Route) (routeKey, kernelRoute, bool) 
 		route.setHops(hops)
 	}
 	return key, route, true
+}
+
+// hasMetrics reports whether the route has metrics that no target can have.
+func hasMetrics(r *netlink.Route) bool {
+	return r.MTULock || r.RtoMinLock || r.Realm|r.Window|r.Rtt|r.RttVar|r.Ssthresh|r.Cwnd|r.AdvMSS|
+		r.Reordering|r.Hoplimit|r.InitCwnd|r.Features|r.RtoMin|r.InitRwnd|r.QuickACK != 0
 }
 
 // fill makes op say the route, in the table.

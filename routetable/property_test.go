@@ -50,7 +50,6 @@ type property struct {
 	rt     *routetable.RouteTable
 	spied  *record
 	policy routetable.WorkloadPolicy
-	faults bool
 
 	nextIndex int
 	// untold are the events that the monitor has yet to tell.

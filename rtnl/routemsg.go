@@ -163,10 +163,10 @@ var masks = func() (masks [129]net.IPMask) {
 	return masks
 }()
 
-// decode reads the body of an RTM_NEWROUTE message. Attributes that RouteOp does
-// not know of are passed over, except that what changes a route's meaning (an
-// encapsulation, a next hop of the other family) is marked by a non-nil Encap or
-// Via. The result points into body and is overwritten by the next call.
+// decode reads the body of an RTM_NEWROUTE message: what RouteOp knows of, metrics
+// and realm. An encapsulation and a next hop of the other family are only marked,
+// by a non-nil Encap or Via. The result points into body and is overwritten by the
+// next call.
 func (d *routeDecoder) decode(body []byte) (*netlink.Route, error) {
 	if len(body) < unix.SizeofRtMsg {
 		return nil, fmt.Errorf("%w: short route message", unix.EBADMSG)
@@ -183,12 +183,17 @@ func (d *routeDecoder) decode(body []byte) (*netlink.Route, error) {
 	if err := d.decodeDst(body); err != nil {
 		return nil, err
 	}
-	for kind, value := range attributes(body[unix.SizeofRtMsg:]) {
+	// Not by attributes, whose function would be an allocation per route.
+	for rest := body[unix.SizeofRtMsg:]; ; {
+		kind, value, next, ok := nextAttribute(rest)
+		if !ok {
+			return &d.route, nil
+		}
 		if err := d.decodeAttribute(kind, value); err != nil {
 			return nil, err
 		}
+		rest = next
 	}
-	return &d.route, nil
 }
 
 var zeroAddress = make([]byte, 16)
@@ -229,10 +234,12 @@ func (d *routeDecoder) decodeAttribute(kind uint16, value []byte) error {
 		d.route.Gw = value
 	case unix.RTA_PREFSRC:
 		d.route.Src = value
+	case unix.RTA_FLOW:
+		d.route.Realm = int(number)
 	case unix.RTA_METRICS:
 		for metric, value := range attributes(value) {
-			if metric == unix.RTAX_MTU && len(value) >= 4 {
-				d.route.MTU = int(binary.NativeEndian.Uint32(value))
+			if len(value) >= 4 {
+				d.decodeMetric(metric, binary.NativeEndian.Uint32(value))
 			}
 		}
 	case unix.RTA_ENCAP:
@@ -243,6 +250,23 @@ func (d *routeDecoder) decodeAttribute(kind uint16, value []byte) error {
 		return d.decodeHops(value)
 	}
 	return nil
+}
+
+func (d *routeDecoder) decodeMetric(metric uint16, value uint32) {
+	r := &d.route
+	fields := [...]*int{
+		unix.RTAX_MTU: &r.MTU, unix.RTAX_WINDOW: &r.Window, unix.RTAX_RTT: &r.Rtt, unix.RTAX_RTTVAR: &r.RttVar,
+		unix.RTAX_SSTHRESH: &r.Ssthresh, unix.RTAX_CWND: &r.Cwnd, unix.RTAX_ADVMSS: &r.AdvMSS,
+		unix.RTAX_REORDERING: &r.Reordering, unix.RTAX_HOPLIMIT: &r.Hoplimit, unix.RTAX_INITCWND: &r.InitCwnd,
+		unix.RTAX_FEATURES: &r.Features, unix.RTAX_RTO_MIN: &r.RtoMin, unix.RTAX_INITRWND: &r.InitRwnd,
+		unix.RTAX_QUICKACK: &r.QuickACK,
+	}
+	switch {
+	case metric == unix.RTAX_LOCK:
+		r.MTULock, r.RtoMinLock = value&(1<<unix.RTAX_MTU) != 0, value&(1<<unix.RTAX_RTO_MIN) != 0
+	case int(metric) < len(fields) && fields[metric] != nil:
+		*fields[metric] = int(value)
+	}
 }
 
 func (d *routeDecoder) decodeHops(rest []byte) error {
@@ -343,20 +367,29 @@ func appendUint32(b []byte, kind uint16, value uint32) []byte {
 	return binary.NativeEndian.AppendUint32(b, value)
 }
 
-// attributes yields the attributes in b, without the nested and byte order flags
-// of their types, and stops at one that does not fit.
+// attributes yields the attributes in b, up to one that does not fit.
 func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= unix.SizeofRtAttr {
-			length := int(binary.NativeEndian.Uint16(b))
-			if length < unix.SizeofRtAttr || length > len(b) {
+		for {
+			kind, value, rest, ok := nextAttribute(b)
+			if !ok || !yield(kind, value) {
 				return
 			}
-			kind := binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-			if !yield(kind, b[unix.SizeofRtAttr:length:length]) {
-				return
-			}
-			b = b[min(align4(length), len(b)):]
+			b = rest
 		}
 	}
+}
+
+// nextAttribute takes the first attribute off b, without the nested and byte order
+// flags of its type. It fails where there is none, or one that does not fit.
+func nextAttribute(b []byte) (kind uint16, value, rest []byte, ok bool) {
+	if len(b) < unix.SizeofRtAttr {
+		return 0, nil, nil, false
+	}
+	length := int(binary.NativeEndian.Uint16(b))
+	if length < unix.SizeofRtAttr || length > len(b) {
+		return 0, nil, nil, false
+	}
+	kind = binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+	return kind, b[unix.SizeofRtAttr:length:length], b[min(align4(length), len(b)):], true
 }

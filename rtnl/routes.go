@@ -236,6 +236,7 @@ func routeObject(r *netlink.Route) string {
 type routeIO struct {
 	decoder routeDecoder
 	buffer  []byte // what was received
+	message netlinkMessage
 
 	// The messages to send. indexes[i] is the operation of sequence number
 	// firstSeq+i, lastMessage where the last one starts.
@@ -277,12 +278,13 @@ func (io *routeIO) receive(h *Handle, fn func(*netlinkMessage)) error {
 		if length < unix.NLMSG_HDRLEN || length > len(rest) {
 			return unix.EBADMSG
 		}
-		fn(&netlinkMessage{
+		io.message = netlinkMessage{
 			kind:  binary.NativeEndian.Uint16(rest[4:]),
 			flags: binary.NativeEndian.Uint16(rest[6:]),
 			seq:   binary.NativeEndian.Uint32(rest[8:]),
 			data:  rest[unix.NLMSG_HDRLEN:length],
-		})
+		}
+		fn(&io.message)
 		rest = rest[min(align4(length), len(rest)):]
 	}
 	return nil
