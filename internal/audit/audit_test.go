@@ -296,9 +296,9 @@ var _ = Describe("The binary", func() {
 		Expect(result.Stdout).To(ContainSubstring(fmt.Sprintf("shapers: 1 offender\n"+
 			"  OFFENDER          WHAT IS WRONG\n"+
 			"  bwcali000000001   ifindex %d: no filter redirects to it and no interface's IFB has its name\n"+
-			"  meaning: ", index)))
-		Expect(result.Stdout).To(ContainSubstring("\n  do: "))
-		Expect(result.Stdout).To(ContainSubstring("\n  do not: "))
+			"  meaning: A device that nothing redirects to", index)))
+		Expect(result.Stdout).To(ContainSubstring("\n  do:      Leftovers"))
+		Expect(result.Stdout).To(ContainSubstring("\n  do not:  Do not"))
 	})
 
 	It("prints the same as JSON", func() {

@@ -268,8 +268,8 @@ func (s ipamState) compare(now time.Time) Pair {
 	for _, allocation := range s.store.Allocations {
 		held[allocation.ContainerID] = true
 		if !s.live.Has(allocation.ContainerID) {
-			p.offend(allocation.path(), "held for %s, which does not live, since %s",
-				allocation.holder(), cli.Duration(now.Sub(allocation.File.Modified)))
+			p.offend(allocation.path(), "held for %s by %s, which does not live",
+				cli.Duration(now.Sub(allocation.File.Modified)), allocation.holder())
 		}
 	}
 	p.Left.Count = len(held)

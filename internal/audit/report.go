@@ -168,9 +168,10 @@ func (p Pair) writeDetail(out cli.Output) error {
 			return err
 		}
 	}
-	for _, line := range [][2]string{{"meaning", p.Meaning}, {"do", p.Do}, {"do not", p.DoNot}} {
+	const width = 100
+	for _, line := range [][2]string{{"meaning: ", p.Meaning}, {"do:      ", p.Do}, {"do not:  ", p.DoNot}} {
 		if line[1] != "" {
-			fmt.Fprintf(out, "  %s: %s\n", out.Paint(cli.Bold, line[0]), line[1])
+			fmt.Fprintf(out, "  %s%s\n", out.Paint(cli.Bold, line[0]), cli.Wrap(line[1], width, "           "))
 		}
 	}
 	return nil

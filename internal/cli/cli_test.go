@@ -86,6 +86,10 @@ var _ = DescribeTable("Numbers have units",
 	Entry(nil, cli.Duration(1234*time.Millisecond), "1.2s"),
 	Entry(nil, cli.Duration(453*time.Second), "7m33s"),
 	Entry(nil, cli.Duration(0), "0s"),
+	Entry(nil, cli.Duration(3*time.Hour+5*time.Minute), "3h5m"),
+	Entry(nil, cli.Duration(14*24*time.Hour), "14 days"),
+	Entry(nil, cli.Wrap("one two three", 8, "  "), "one two\n  three"),
+	Entry(nil, cli.Wrap("unbreakable", 3, "  "), "unbreakable"),
 )
 
 var _ = Describe("Exit codes", func() {

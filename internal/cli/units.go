@@ -3,7 +3,9 @@ package cli
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Unknown stands for a number that there is none of.
@@ -39,7 +41,12 @@ func Plural(n int, one, many string) string {
 
 // Duration returns a duration with as many digits as a person wants.
 func Duration(d time.Duration) string {
+	const day = 24 * time.Hour
 	switch {
+	case d >= 2*day:
+		return Plural(int(d/day), "day", "days")
+	case d >= time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 	case d >= 10*time.Second:
 		return d.Round(time.Second).String()
 	case d >= time.Second:
@@ -64,4 +71,26 @@ func scaled(value, step float64, units ...string) string {
 	default:
 		return strconv.FormatFloat(value, 'g', 3, 64) + " " + units[unit]
 	}
+}
+
+// Wrap breaks a text into lines of at most that many characters, where words
+// allow; every line but the first starts with the indent.
+func Wrap(text string, width int, indent string) string {
+	var wrapped strings.Builder
+	column := 0
+	for _, word := range strings.Fields(text) {
+		length := utf8.RuneCountInString(word)
+		switch {
+		case column == 0:
+		case column+1+length > width:
+			wrapped.WriteString("\n" + indent)
+			column = len(indent)
+		default:
+			wrapped.WriteByte(' ')
+			column++
+		}
+		wrapped.WriteString(word)
+		column += length
+	}
+	return wrapped.String()
 }
