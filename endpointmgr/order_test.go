@@ -214,6 +214,20 @@ var _ = Describe("Two endpoints on one interface", func() {
 		Expect(w.v4.cidrs("cali2")).To(Equal([]string{"10.0.0.1/32"}))
 	})
 
+	It("one that leaves the shadow for an interface of its own took nothing over", func() {
+		w.link("cali2", 8, up)
+		w.update(id("a"), pod("cali1"))
+		w.update(id("b"), pod("cali1", second))
+		Expect(w.apply()).To(Succeed())
+		w.log.Reset()
+		w.update(id("b"), pod("cali2", second))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.status).To(HaveKeyWithValue(id("b"), endpointmgr.StatusUp))
+		for _, e := range w.log.AllEntries() {
+			Expect(e.Message).NotTo(ContainSubstring("takes over"))
+		}
+	})
+
 	It("IDs are compared by orchestrator, workload, endpoint", func() {
 		ids := []dataplane.WorkloadEndpointID{
 			{Orchestrator: "a", Workload: "z", Endpoint: "z"},

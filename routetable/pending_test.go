@@ -41,6 +41,14 @@ var _ = onEachKernel("what is pending", func(kind worldKind) {
 		Expect(f.Pending("cali2")).To(BeFalse())
 	})
 
+	It("is a route whose place another program's takes on the same interface", func() {
+		index := f.addLink("eth0") // not a workload's: others' routes on it are theirs
+		addRoute(f.t, f.w, routeVia(tableNumber, "10.65.0.1/32", index, unix.RTPROT_STATIC))
+		f.want("eth0", "10.65.0.1/32")
+		Expect(f.Apply()).To(HaveOccurred())
+		Expect(f.Pending("eth0")).To(BeTrue())
+	})
+
 	It("is not a route that another interface wins", func() {
 		f.addLink("cali1")
 		f.addLink("cali2")
