@@ -31,6 +31,14 @@ func (c *Conntrack) ConntrackDelete(addr netip.Addr) error {
 	})
 }
 
+// ConntrackDelete is that of a Conntrack, for tests that have one handle for all.
+func (h *Handle) ConntrackDelete(addr netip.Addr) error {
+	return h.call(Call{Op: OpConntrackDelete, Name: addr.String()}, func() error {
+		delete(h.k.flows, addr)
+		return nil
+	})
+}
+
 // Close closes it. A second Close does nothing.
 func (c *Conntrack) Close() error {
 	c.k.lock()

@@ -126,77 +126,106 @@ func difference(mock, real string) string {
 // state renders all that the seam shows of a world.
 func (d *differ) state(w world) string {
 	d.t.Helper()
-	var b strings.Builder
 	links, err := w.LinkList()
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	slices.SortFunc(links, func(x, y netlink.Link) int { return x.Attrs().Index - y.Attrs().Index })
+	var indexes []int
 	for _, l := range links {
-		if index := l.Attrs().Index; index == 1 || index > 1+d.extra {
-			// Asking for one link makes the kernel catch up with its carrier
-			// (linkwatch_sync_dev), which it otherwise does up to a second later.
-			if l, err = w.LinkByIndex(index); err != nil {
-				d.t.Fatal(err)
-			}
+		if index := l.Attrs().Index; d.ours(index) {
+			indexes = append(indexes, index)
 		}
 	}
-	for _, l := range links {
-		index := l.Attrs().Index
-		if index != 1 && index <= 1+d.extra {
-			continue
-		}
-		if l, err = w.LinkByIndex(index); err != nil {
-			d.t.Fatal(err)
-		}
+	slices.Sort(indexes)
+	for _, index := range indexes {
+		// Asking for one link makes the kernel catch up with its carrier
+		// (linkwatch_sync_dev), which it otherwise does up to a second later.
+		d.link(w, index)
+	}
+	var b strings.Builder
+	for _, index := range indexes {
+		l := d.link(w, index)
 		a := l.Attrs()
 		fmt.Fprintf(&b, "link %d %s %s flags %#x oper %s mtu %d group %d lower %d txqlen %d\n",
 			a.Index, a.Name, l.Type(), a.RawFlags, a.OperState, a.MTU, a.Group, a.ParentIndex, a.TxQLen)
-		for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-			filters, err := w.FilterList(index, parent)
-			if err != nil {
-				d.t.Fatal(err)
-			}
-			for _, f := range filters {
-				fmt.Fprintf(&b, "  filter %+v %s %s\n", attrsOf(f), f.Type(), u32Of(f))
-			}
+		d.writeFilters(&b, w, index)
+	}
+	d.writeQdiscs(&b, w)
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		d.writeRoutes(&b, w, family, indexes)
+		d.writeNeighbours(&b, w, family)
+	}
+	return b.String()
+}
+
+// ours reports whether a link is not one that the real namespace had from the start.
+func (d *differ) ours(index int) bool { return index == 1 || index > 1+d.extra }
+
+func (d *differ) link(w world, index int) netlink.Link {
+	d.t.Helper()
+	l, err := w.LinkByIndex(index)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return l
+}
+
+func (d *differ) writeFilters(b *strings.Builder, w world, index int) {
+	d.t.Helper()
+	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+		filters, err := w.FilterList(index, parent)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		for _, f := range filters {
+			fmt.Fprintf(b, "  filter %+v %s %s\n", attrsOf(f), f.Type(), u32Of(f))
 		}
 	}
+}
+
+func (d *differ) writeQdiscs(b *strings.Builder, w world) {
+	d.t.Helper()
 	qdiscs, err := w.QdiscList()
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	slices.SortStableFunc(qdiscs, func(x, y netlink.Qdisc) int { return x.Attrs().LinkIndex - y.Attrs().LinkIndex })
 	for _, q := range qdiscs {
-		if index := q.Attrs().LinkIndex; index == 1 || index > 1+d.extra {
-			fmt.Fprintf(&b, "qdisc %s\n", qdiscString(q))
+		if d.ours(q.Attrs().LinkIndex) {
+			fmt.Fprintf(b, "qdisc %s\n", qdiscString(q))
 		}
 	}
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		for _, table := range []int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, 100, 1000} {
-			routes := d.routes(w, rtnl.RouteFilter{Family: family, Table: table})
-			slices.Sort(routes)
-			b.WriteString(strings.Join(routes, ""))
-		}
-		for _, l := range links {
-			if through := d.routes(w, rtnl.RouteFilter{Family: family, Table: unix.RT_TABLE_MAIN, IfIndex: l.Attrs().Index}); len(through) > 0 {
-				fmt.Fprintf(&b, "through %d: %d\n", l.Attrs().Index, len(through))
-			}
-		}
-		neighs, err := w.NeighList(0, family)
-		if err != nil {
-			d.t.Fatal(err)
-		}
-		var lines []string
-		for _, n := range neighs {
-			if n.State == unix.NUD_PERMANENT {
-				lines = append(lines, fmt.Sprintf("neigh %s dev %d lladdr %s state %d\n", n.IP, n.LinkIndex, n.HardwareAddr, n.State))
-			}
-		}
-		slices.Sort(lines)
-		b.WriteString(strings.Join(lines, ""))
+}
+
+func (d *differ) writeRoutes(b *strings.Builder, w world, family int, indexes []int) {
+	d.t.Helper()
+	for _, table := range []int{unix.RT_TABLE_MAIN, unix.RT_TABLE_LOCAL, 100, 1000} {
+		routes := d.routes(w, rtnl.RouteFilter{Family: family, Table: table})
+		slices.Sort(routes)
+		b.WriteString(strings.Join(routes, ""))
 	}
-	return b.String()
+	for _, index := range indexes {
+		through := d.routes(w, rtnl.RouteFilter{Family: family, Table: unix.RT_TABLE_MAIN, IfIndex: index})
+		if len(through) > 0 {
+			fmt.Fprintf(b, "through %d: %d\n", index, len(through))
+		}
+	}
+}
+
+func (d *differ) writeNeighbours(b *strings.Builder, w world, family int) {
+	d.t.Helper()
+	neighs, err := w.NeighList(0, family)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var lines []string
+	for _, n := range neighs {
+		if n.State == unix.NUD_PERMANENT {
+			lines = append(lines, fmt.Sprintf("neigh %s dev %d lladdr %s\n", n.IP, n.LinkIndex, n.HardwareAddr))
+		}
+	}
+	slices.Sort(lines)
+	b.WriteString(strings.Join(lines, ""))
 }
 
 func attrsOf(f netlink.Filter) string {

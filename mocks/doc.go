@@ -26,10 +26,13 @@
 //
 // # Not modelled
 //
-// Packets, classes and class-attached qdiscs, statistics, broadcast and multicast
-// routes, nexthop objects, source-specific IPv6 routes, duplicate address
-// detection (an address is usable at once), and the time that anything takes: a
-// change of carrier is reported in the call that causes it.
+// Packets, classes and class-attached qdiscs, statistics, bridge ports, broadcast
+// and multicast routes, nexthop objects, source-specific IPv6 routes, ECMP of
+// single IPv6 routes, secondary IPv4 addresses (deleting the first of a subnet
+// leaves the others), duplicate address detection (an address is usable at once),
+// what an MTU below 1280 does to IPv6, u32 handles that name another priority's
+// hash table, and the time that anything takes: a change of carrier, which the
+// kernel may report up to a second later, is reported in the call that causes it.
 //
 // # Concurrency and time
 //

@@ -29,7 +29,6 @@ type route struct {
 	dst           netip.Prefix
 	hops          []hop
 	multipath     bool
-	serial        int
 }
 
 type hop struct {

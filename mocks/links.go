@@ -329,6 +329,7 @@ func (l *link) setMTU(mtu int) error {
 	if !l.takesMTU(mtu) {
 		return unix.EINVAL
 	}
+	l.ns.fib.changeMTU(l, mtu)
 	l.mtu = mtu
 	l.announce()
 	return nil

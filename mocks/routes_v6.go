@@ -113,3 +113,13 @@ func (f *fib) checkGatewayV6(h *hop) error {
 	}
 	return nil
 }
+
+// changeMTU is rt6_mtu_change: IPv6 routes that have an MTU keep within the link's, and
+// follow it where they had just that.
+func (f *fib) changeMTU(l *link, mtu int) {
+	for r := range f.byLink[l.index] {
+		if r.Family == unix.AF_INET6 && r.MTU != 0 && (r.MTU >= mtu || r.MTU == l.mtu) {
+			r.MTU = mtu
+		}
+	}
+}
