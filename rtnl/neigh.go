@@ -46,7 +46,7 @@ func (h *Handle) NeighList(ifindex, family int) ([]netlink.Neigh, error) {
 }
 
 // NeighSet creates a neighbour entry or replaces the one of the same address.
-// ENODEV: its interface is gone; ENETDOWN: it is down.
+// ENODEV: its interface is gone. It may be down; going down flushes its entries.
 func (h *Handle) NeighSet(neigh *netlink.Neigh) error {
 	return h.write("set neighbour", neighObject(neigh), func() error { return h.nl.NeighSet(neigh) })
 }

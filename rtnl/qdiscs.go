@@ -76,7 +76,7 @@ func (h *Handle) QdiscDel(qdisc netlink.Qdisc) error {
 
 // FilterList lists the filters at one parent of one link, such as
 // netlink.HANDLE_MIN_INGRESS, which serves an ingress qdisc as well as a clsact
-// qdisc. No such link or qdisc is an error.
+// qdisc. A link or qdisc that is not there has none: no error.
 func (h *Handle) FilterList(ifindex int, parent uint32) ([]netlink.Filter, error) {
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
 	filters, err := h.nl.FilterList(link, parent)
