@@ -29,7 +29,7 @@ func (s *Syncer) syncEgress(veth *Interface, limit *Limit) error {
 		s.todo.reasons[name] = ReasonLimitCleared
 		return s.detach(veth, 0)
 	}
-	for _, kind := range []string{"ifb", "tbf", "ingress", "u32"} {
+	for _, kind := range kindsNeeded() {
 		if s.memory.unsupported[kind] {
 			return nil
 		}

@@ -64,6 +64,10 @@ func linkRef(name string, index int) netlink.Link {
 	return &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
 }
 
+// kindsNeeded are the kinds of kernel objects that an egress limit takes; an ingress
+// limit takes a TBF only.
+func kindsNeeded() []string { return []string{"ifb", "tbf", "ingress", "u32"} }
+
 // isUnsupported reports whether err, from a request that creates something of a
 // kind, says that the kernel has no such kind.
 func isUnsupported(err error) bool {

@@ -8,15 +8,19 @@ import (
 
 type reaperMetrics struct {
 	deletions *prometheus.CounterVec
+	retries   prometheus.Counter
 	queue     prometheus.Gauge
 	stuck     prometheus.Gauge
 }
 
 func newReaperMetrics(registerer prometheus.Registerer) reaperMetrics {
-	return reaperMetrics{
+	m := reaperMetrics{
 		deletions: register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "manx_qos_deletions_total", Help: "IFB devices deleted, by reason.",
 		}, []string{"reason"})),
+		retries: register(registerer, prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "manx_qos_deletion_retries_total", Help: "Deletions of an IFB device that failed and were put off.",
+		})),
 		queue: register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "manx_qos_reaper_queue", Help: "IFB devices waiting to be deleted or being deleted.",
 		})),
@@ -24,21 +28,36 @@ func newReaperMetrics(registerer prometheus.Registerer) reaperMetrics {
 			Name: "manx_qos_stuck_devices", Help: "IFB devices whose deletion does not come back.",
 		})),
 	}
+	for _, reason := range allReasons() {
+		m.deletions.WithLabelValues(string(reason))
+	}
+	return m
 }
 
+// syncerMetrics say how wanted and present devices compare, both ways: orphaned and
+// missing are zero where both are the same devices, whatever their number.
 type syncerMetrics struct {
-	devices     *prometheus.GaugeVec
+	enabled     prometheus.Gauge
+	wanted      prometheus.Gauge
+	present     prometheus.Gauge
+	orphaned    prometheus.Gauge
+	missing     prometheus.Gauge
 	unsupported *prometheus.GaugeVec
 	sweepTime   prometheus.Histogram
 	sweepSize   prometheus.Gauge
+	lastSweep   prometheus.Gauge
 }
 
 func newSyncerMetrics(registerer prometheus.Registerer) syncerMetrics {
-	return syncerMetrics{
-		devices: register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "manx_qos_devices",
-			Help: "IFB devices: wanted by a local endpoint's egress limit, present in the kernel, and orphaned (present but not wanted).",
-		}, []string{"state"})),
+	gauge := func(name, help string) prometheus.Gauge {
+		return register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{Name: "manx_qos_" + name, Help: help}))
+	}
+	m := syncerMetrics{
+		enabled:  gauge("enabled", "Whether bandwidth control is on (1) or disabled (0)."),
+		wanted:   gauge("wanted_devices", "IFB devices that existing interfaces of endpoints with an egress limit want."),
+		present:  gauge("present_devices", "IFB devices of ours that the kernel is believed to hold."),
+		orphaned: gauge("orphaned_devices", "IFB devices of ours that are present and not wanted."),
+		missing:  gauge("missing_devices", "IFB devices that are wanted, and absent or not redirected to."),
 		unsupported: register(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "manx_qos_unsupported", Help: "1 for each kind of kernel object that bandwidth limits need and the kernel lacks.",
 		}, []string{"kind"})),
@@ -46,10 +65,43 @@ func newSyncerMetrics(registerer prometheus.Registerer) syncerMetrics {
 			Name: "manx_qos_sweep_duration_seconds", Help: "Time that a sweep for orphaned devices took on the main loop.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
 		})),
-		sweepSize: register(registerer, prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "manx_qos_sweep_devices", Help: "Orphaned IFB devices that the last sweep found.",
-		})),
+		sweepSize: gauge("sweep_devices", "Orphaned IFB devices that the last sweep found."),
+		lastSweep: gauge("last_sweep_timestamp_seconds", "When a sweep last did all it had to; 0: not yet."),
 	}
+	for _, kind := range kindsNeeded() {
+		m.unsupported.WithLabelValues(kind)
+	}
+	return m
+}
+
+// updateMetrics compares what is wanted with what is there.
+func (s *Syncer) updateMetrics() {
+	wanted, missing, present, orphaned := 0, 0, 0, 0
+	for name, owner := range s.owners {
+		if !s.isWanted(name) {
+			continue
+		}
+		wanted++
+		veth, ifb := s.snapshot.ByName(owner), s.snapshot.ByName(name)
+		if veth == nil || ifb == nil || !veth.RedirectsTo(ifb.Index) {
+			missing++
+		}
+	}
+	for _, ifb := range s.shapers() {
+		present++
+		if !s.isWanted(ifb.Name) {
+			orphaned++
+		}
+	}
+	s.metrics.wanted.Set(float64(wanted))
+	s.metrics.missing.Set(float64(missing))
+	s.metrics.present.Set(float64(present))
+	s.metrics.orphaned.Set(float64(orphaned))
+	enabled := 0.0
+	if s.enabled {
+		enabled = 1
+	}
+	s.metrics.enabled.Set(enabled)
 }
 
 // register registers a collector, or returns the equal one that was registered

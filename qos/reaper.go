@@ -36,6 +36,14 @@ const (
 	ReasonStale         Reason = "stale"
 )
 
+// allReasons is every reason, for metrics that are there from the start.
+func allReasons() []Reason {
+	return []Reason{
+		ReasonStartup, ReasonPeriodic, ReasonInterfaceGone, ReasonEndpointGone,
+		ReasonLimitCleared, ReasonDisabled, ReasonStale,
+	}
+}
+
 // ReaperConfig configures a Reaper. Open must be set.
 type ReaperConfig struct {
 	// Open opens a handle of the Reaper's own. It is called again for each worker
@@ -453,6 +461,7 @@ func (r *Reaper) retry(it *item, now time.Time, err error) {
 	it.tries++
 	it.notBefore = now.Add(delay)
 	r.queue = append(r.queue, it)
+	r.metrics.retries.Inc()
 	if err != nil {
 		r.log.WithFields(logrus.Fields{"ifb": it.Name, "ifindex": it.Index, "reason": it.reason, "retry": delay}).
 			WithError(err).Warn("Cannot delete a device; will retry")

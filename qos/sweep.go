@@ -76,6 +76,7 @@ func (s *Syncer) sweep() (removed int, errs []error) {
 		s.todo.resync = true // what went wrong may be what we believe
 		return removed + orphans, errs
 	}
+	s.metrics.lastSweep.Set(float64(s.config.Clock.Now().Unix()))
 	s.todo.sweep = ""
 	clear(s.todo.reasons)
 	return removed + orphans, nil
@@ -163,24 +164,6 @@ func (s *Syncer) shapers() []*Interface {
 		}
 	}
 	return shapers
-}
-
-func (s *Syncer) updateMetrics() {
-	wanted, present, orphaned := 0, 0, 0
-	for ifb := range s.owners {
-		if s.isWanted(ifb) {
-			wanted++
-		}
-	}
-	for _, ifb := range s.shapers() {
-		present++
-		if !s.isWanted(ifb.Name) {
-			orphaned++
-		}
-	}
-	s.metrics.devices.WithLabelValues("wanted").Set(float64(wanted))
-	s.metrics.devices.WithLabelValues("present").Set(float64(present))
-	s.metrics.devices.WithLabelValues("orphaned").Set(float64(orphaned))
 }
 
 func isOurRoot(root netlink.Qdisc) bool {

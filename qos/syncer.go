@@ -250,7 +250,9 @@ func (s *Syncer) QueueResync() {
 // by the next Apply and never stops the rest; the error joins what failed. With
 // nothing to do it makes no kernel call.
 func (s *Syncer) Apply() error {
-	s.takeReaped()
+	if s.takeReaped() {
+		s.updateMetrics()
+	}
 	if !s.enabled {
 		return s.applyDisabled()
 	}
@@ -493,10 +495,11 @@ func (s *Syncer) isWanted(ifb string) bool {
 // onReaped is called by the Reaper, from its goroutine.
 func (s *Syncer) onReaped(device Device) {
 	s.inbox.mu.Lock()
+	first := len(s.inbox.gone) == 0
 	s.inbox.gone = append(s.inbox.gone, device)
 	_, awaited := s.inbox.waiting[device.Name]
 	s.inbox.mu.Unlock()
-	if awaited {
+	if awaited || first { // the first of several, for the metrics
 		s.config.Wake()
 	}
 }
@@ -517,10 +520,14 @@ func (s *Syncer) await(ifb string) {
 	s.inbox.waiting[ifb] = struct{}{}
 }
 
-// takeReaped takes note of what the Reaper has deleted.
-func (s *Syncer) takeReaped() {
+// takeReaped takes note of what the Reaper has deleted, and reports whether that was
+// anything.
+func (s *Syncer) takeReaped() bool {
 	s.inbox.mu.Lock()
 	defer s.inbox.mu.Unlock()
+	if len(s.inbox.gone) == 0 {
+		return false
+	}
 	for _, device := range s.inbox.gone {
 		if known := s.snapshot.Interfaces[device.Index]; known != nil && known.Name == device.Name {
 			s.snapshot.remove(device.Index)
@@ -533,6 +540,7 @@ func (s *Syncer) takeReaped() {
 		}
 	}
 	s.inbox.gone = nil
+	return true
 }
 
 // lacks takes note of an error that says that the kernel lacks a kind of object,
