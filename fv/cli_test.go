@@ -78,6 +78,8 @@ var _ = onEachKind("manx run", func(kind infra.Kind) {
 		pod.Create()
 
 		done := make(chan struct{})
+		stop := sync.OnceFunc(func() { close(done) })
+		DeferCleanup(stop) // also where the spec fails
 		var halfWritten []string
 		var group sync.WaitGroup
 		group.Go(func() {
@@ -85,7 +87,7 @@ var _ = onEachKind("manx run", func(kind infra.Kind) {
 				select {
 				case <-done:
 					return
-				default:
+				case <-time.After(100 * time.Microsecond):
 				}
 				data, err := os.ReadFile(pod.StatusFile())
 				if err == nil && !json.Valid(data) {
@@ -100,7 +102,7 @@ var _ = onEachKind("manx run", func(kind infra.Kind) {
 			Expect(node.RT.LinkSetUp(node.Link(pod.Veth))).To(Succeed())
 		}
 		Eventually(func() error { return checkStatus(pod) }).Should(Succeed())
-		close(done)
+		stop()
 		group.Wait()
 		Expect(halfWritten).To(BeEmpty())
 

@@ -171,30 +171,11 @@ var _ = onEachKind("throughput", func(kind infra.Kind) {
 			}
 			infra.InParallel(len(paths), func(i int) {
 				from, to, dst := paths[i].of(node, pods[i])
-				name := fmt.Sprintf("%s at %d Mbit/s", paths[i].name, rate)
-				expectThroughput(name, limit.RateBits, func() float64 {
-					return infra.MeasureTCP(from, to, dst, rate*50_000) // 0.4 s at the rate
-				})
+				infra.ExpectTCP(from, to, dst, limit.RateBits)
 			})
 		}
 	})
 })
-
-// expectThroughput measures until the rate is within 10 % of the limit. A machine
-// that is short of CPU makes a stream slower, never faster: so the lower bound has
-// several attempts, the upper one none.
-func expectThroughput(name string, limit uint64, measure func() float64) {
-	GinkgoHelper()
-	for attempt := 1; ; attempt++ {
-		got := measure()
-		AddReportEntry(name, fmt.Sprintf("%.2f Mbit/s", got/1e6))
-		Expect(got).To(BeNumerically("<=", float64(limit)*1.1), name)
-		if got >= float64(limit)*0.9 {
-			return
-		}
-		Expect(attempt).To(BeNumerically("<", 4), "%s: only %.2f Mbit/s", name, got/1e6)
-	}
-}
 
 // paths are the ways of a pod's traffic.
 var paths = []struct {

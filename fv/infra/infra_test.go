@@ -64,7 +64,7 @@ var _ = Describe("a node", func() {
 })
 
 var _ = Describe("the meters", func() {
-	const rate, burst = 20e6, 64 << 10 // bits per second, bytes
+	const rate, burst = 20_000_000, 64 << 10 // bits per second, bytes
 
 	var node *infra.Node
 	var pod *infra.Pod
@@ -106,11 +106,20 @@ var _ = Describe("the meters", func() {
 				if i == 1 {
 					from, to, dst = pod.NS, node.NS, family.node
 				}
-				got := infra.MeasureTCP(from, to, dst, 512<<10)
-				AddReportEntry("to "+dst.String(), got/1e6)
-				Expect(got).To(BeNumerically("~", rate, rate/10), "to %s", dst)
+				infra.ExpectTCP(from, to, dst, rate)
 			})
 		}
+	})
+
+	It("see a limit that is a fourth too high, or a fifth too low", func() {
+		shape := func(wrong uint64) {
+			Expect(node.RT.QdiscReplace(infra.TBF(pod.Index, netlink.HANDLE_ROOT, netlink.MakeHandle(0xca11, 0), wrong, burst))).To(Succeed())
+		}
+		shape(rate * 5 / 4)
+		failures := InterceptGomegaFailures(func() { infra.ExpectTCP(node.NS, pod.NS, pod.IPv4, rate) })
+		Expect(failures).NotTo(BeEmpty())
+		shape(rate * 4 / 5)
+		Expect(infra.MeasureTCP(node.NS, pod.NS, pod.IPv4, rate/20)).To(BeNumerically("<", rate*9/10))
 	})
 
 	It("read back what was set", func() {
@@ -157,7 +166,7 @@ var _ = Describe("the meters", func() {
 				if i == 1 {
 					from, to, dst = pod.NS, node.NS, node.IPv4
 				}
-				Expect(infra.MeasureTCP(from, to, dst, 512<<10)).To(BeNumerically("~", rate, rate/10), "to %s", dst)
+				infra.ExpectTCP(from, to, dst, rate)
 			})
 			before := node.Foreign()
 			Expect(before).To(ContainElement(ContainSubstring("redirect to " + ifb)))

@@ -111,6 +111,10 @@ func (n *Node) setUp() {
 	n.Sysctl("net/ipv6/conf/default/dad_transmits", "0") // addresses work at once
 	n.Sysctl("net/ipv6/conf/all/forwarding", "1")
 	n.Sysctl("net/ipv4/ip_forward", "1")
+	// A pod's own interface has index 2. The kernel treats a veth whose peer has the same
+	// index as no stacked device, and then holds back its "up" for a second or more
+	// (linkwatch_urgent_event): no host veth may have index 2.
+	Expect(n.RT.LinkDel(n.AddIFB("unused"))).To(Succeed())
 	lo := n.Link("lo")
 	Expect(n.RT.LinkSetUp(lo)).To(Succeed())
 	for _, addr := range []netip.Addr{n.IPv4, n.IPv6} {

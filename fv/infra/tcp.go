@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -15,6 +16,24 @@ import (
 
 // tcpWindow is how long a stream is measured.
 const tcpWindow = 1500 * time.Millisecond
+
+// ExpectTCP expects a TCP stream to run within 10 % of a limit in bits per second
+// once 0.4 s worth of bytes, and so any burst below that, has passed.
+//
+// A machine that is short of CPU makes a stream slower, never faster: the lower bound
+// has several attempts, the upper one none.
+func ExpectTCP(from, to *rtnl.Namespace, dst netip.Addr, limit uint64) {
+	GinkgoHelper()
+	for attempt := 1; ; attempt++ {
+		got := MeasureTCP(from, to, dst, limit/20)
+		AddReportEntry("to "+dst.String(), fmt.Sprintf("%.2f of %.2f Mbit/s", got/1e6, float64(limit)/1e6))
+		Expect(got).To(BeNumerically("<=", float64(limit)*1.1), "to %s", dst)
+		if got >= float64(limit)*0.9 {
+			return
+		}
+		Expect(attempt).To(BeNumerically("<", 5), "to %s: only %.2f Mbit/s", dst, got/1e6)
+	}
+}
 
 // MeasureTCP sends one TCP stream from one namespace to an address in another and
 // returns the sustained rate in payload bits per second at which the kernel receives
