@@ -1,6 +1,7 @@
 package mocks
 
 import (
+	"cmp"
 	"iter"
 	"net"
 	"net/netip"
@@ -49,13 +50,19 @@ func (r *route) isLocalAddr() bool {
 	return r.Table == unix.RT_TABLE_LOCAL && r.Type == unix.RTN_LOCAL && r.dst.IsSingleIP()
 }
 
-// insert adds a route behind those of the same destination.
+// insert adds a route among those of the same destination as the kernel does
+// (fib_insert_alias, fib6_add_rt2node): the higher TOS first, then the lower
+// priority, then the older.
 func (f *fib) insert(k *Kernel, r *route) {
 	id := r.id()
 	if f.tables[id] == nil {
 		f.tables[id] = map[netip.Prefix][]*route{}
 	}
-	f.tables[id][r.dst] = append(f.tables[id][r.dst], r)
+	routes := append(f.tables[id][r.dst], r)
+	slices.SortStableFunc(routes, func(a, b *route) int {
+		return cmp.Or(cmp.Compare(b.Tos, a.Tos), cmp.Compare(a.Priority, b.Priority))
+	})
+	f.tables[id][r.dst] = routes
 	for _, h := range r.hops {
 		if f.byLink[h.index] == nil {
 			f.byLink[h.index] = map[*route]struct{}{}

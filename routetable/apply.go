@@ -137,7 +137,10 @@ func (t *RouteTable) round() []error {
 // sort puts the writes into an order that does not depend on chance, with routes
 // through a gateway behind those that may make the gateway reachable.
 func (p *plan) sort() {
-	slices.SortFunc(p.deletes, func(a, b change) int { return a.key.compare(b.key) })
+	// Backwards, so that priority 0 comes last: in a removal from an IPv4 table it
+	// stands for any (fib_nh_match), and would take another priority's route where
+	// its own is gone already.
+	slices.SortFunc(p.deletes, func(a, b change) int { return b.key.compare(a.key) })
 	slices.SortFunc(p.neighbours, func(a, b neighbourChange) int { return a.key.compare(b.key) })
 	slices.SortFunc(p.cleanups, routeKey.compare)
 	slices.SortFunc(p.adds, func(a, b change) int {

@@ -316,6 +316,40 @@ var _ = Describe("resync (the Linux kernel, by ip)", func() {
 		Expect(f.routes()).To(Equal(good))
 		f.expectSettled()
 	})
+
+	It("removes an IPv6 route of ours that was appended behind one", func() {
+		f = newFixture(GinkgoT(), realWorlds, func(c *routetable.Config) { c.IPVersion = 6 })
+		f.addLink("cali1")
+		f.addLink("cali2")
+		f.want("cali1", "fd00:65::1/128")
+		f.apply()
+		runIn(f, "ip", "-6", "route", "append", "fd00:65::1/128", "dev", "cali2", "proto", "80")
+		Expect(f.routes()).To(HaveLen(2))
+		f.want("cali2", "fd00:65::2/128") // no grace period
+		f.QueueResync()
+		f.apply()
+		Expect(f.routes()).To(Equal([]string{"fd00:65::1/128 dev cali1 proto 80", "fd00:65::2/128 dev cali2 proto 80"}))
+		f.expectSettled()
+	})
+
+	It("leaves another program's route behind one of ours alone, whatever becomes of ours", func() {
+		f.addLink("eth0")
+		runIn(f, "ip", "route", "append", "10.65.0.1/32", "dev", "eth0", "proto", "200", "scope", "link")
+		foreign := "10.65.0.1/32 dev eth0 proto 200 scope link"
+		f.QueueResync()
+		f.apply()
+		Expect(f.routes()).To(ContainElement(foreign))
+		target := workloadTarget("10.65.0.1/32")
+		target.MTU = 1300
+		f.RouteUpdate(routetable.RouteClassLocalWorkload, "cali1", target)
+		f.apply()
+		Expect(f.routes()).To(ContainElements(foreign, "10.65.0.1/32 dev cali1 proto 80 scope link mtu 1300"))
+		f.expectSettled()
+		f.want("cali1")
+		f.apply()
+		Expect(f.routes()).To(Equal([]string{foreign}))
+		f.expectSettled()
+	})
 })
 
 var _ = onEachKernel("grace period", func(kind worldKind) {
