@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/manx-dataplane/manx/ifacemonitor"
-	"github.com/manx-dataplane/manx/rtnl"
 )
 
 // DefaultGracePeriod is how long shaping on an existing workload interface that
@@ -309,141 +308,6 @@ func (s *Syncer) NextRecheck() (time.Time, bool) {
 	return next, !next.IsZero()
 }
 
-// observe reads everything anew.
-func (s *Syncer) observe() error {
-	snapshot, err := Observe(s.kernel)
-	if err != nil {
-		return err
-	}
-	s.snapshot = snapshot
-	s.memory.forget(snapshot)
-	for _, ifb := range s.shapers() {
-		s.memory.newestIFB = max(s.memory.newestIFB, ifb.Index)
-	}
-	for kind := range s.memory.unsupported {
-		s.memory.unsupported[kind] = false
-		s.metrics.unsupported.WithLabelValues(kind).Set(0)
-	}
-	s.todo.resync = false
-	clear(s.todo.vanished)
-	clear(s.todo.appeared)
-	for name := range s.desired {
-		s.todo.dirty[name] = struct{}{}
-	}
-	return nil
-}
-
-// checkVanished asks the kernel about interfaces that are said to be gone. One
-// that was only renamed still redirects to its IFB, which must not be deleted
-// under it.
-func (s *Syncer) checkVanished() (errs []error) {
-	for index, name := range s.todo.vanished {
-		iface := s.snapshot.Interfaces[index]
-		if iface == nil || iface.Name != name {
-			delete(s.todo.vanished, index)
-			continue
-		}
-		link, err := s.kernel.LinkByIndex(index)
-		switch {
-		case err == nil && link.Attrs().Name == name:
-			s.lookUpLater(name) // it may be another of the same name and index
-		case err == nil:
-			s.snapshot.remove(index)
-			iface.Name = link.Attrs().Name
-			s.snapshot.add(iface)
-			s.nameGone(name)
-			s.lookUpLater(iface.Name)
-		case rtnl.IsAbsent(err):
-			s.snapshot.remove(index)
-			s.memory.forget(s.snapshot)
-			s.nameGone(name)
-		default:
-			errs = append(errs, fmt.Errorf("check whether interface %s is gone: %w", name, err))
-			continue
-		}
-		delete(s.todo.vanished, index)
-	}
-	return errs
-}
-
-func (s *Syncer) lookUpLater(name string) {
-	if _, claimed := s.desired[name]; claimed {
-		s.todo.appeared[name] = struct{}{}
-	}
-}
-
-// nameGone takes note that an interface no longer exists by that name.
-func (s *Syncer) nameGone(name string) {
-	if isIFBName(name) {
-		if owner, ok := s.owners[name]; ok {
-			s.todo.dirty[owner] = struct{}{} // deleted under us
-		}
-		return
-	}
-	s.sweepLater(ReasonInterfaceGone)
-	s.todo.reasons[IFBName(name)] = ReasonInterfaceGone
-}
-
-// lookUpAppeared looks up claimed interfaces that the snapshot does not know or
-// no longer trusts, and the IFBs that have their names. Where it fails the
-// snapshot stays as it was.
-func (s *Syncer) lookUpAppeared() (errs []error) {
-	found := newSnapshot(2 * len(s.todo.appeared))
-	var looked []string
-	for name := range s.todo.appeared {
-		limits, claimed := s.desired[name]
-		if !claimed || limits.Equal(Limits{}) && !s.config.RemoveExternal && s.snapshot.ByName(name) == nil {
-			// On an interface that was not there at the last resync nothing is ours.
-			delete(s.todo.appeared, name)
-			continue
-		}
-		if err := errors.Join(s.lookUp(name, found), s.lookUp(IFBName(name), found)); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		looked = append(looked, name)
-	}
-	if len(found.Interfaces) > 0 {
-		if err := found.observeQdiscs(s.kernel); err != nil {
-			return append(errs, err)
-		}
-	}
-	for _, name := range looked {
-		for _, name := range []string{name, IFBName(name)} {
-			if old := s.snapshot.ByName(name); old != nil {
-				s.snapshot.remove(old.Index)
-			}
-			if iface := found.ByName(name); iface != nil {
-				s.addInterface(iface)
-			}
-		}
-		delete(s.todo.appeared, name)
-		s.todo.dirty[name] = struct{}{}
-	}
-	s.memory.forget(s.snapshot)
-	return errs
-}
-
-// lookUp adds the interface of that name, if there is one.
-func (s *Syncer) lookUp(name string, found *Snapshot) error {
-	link, err := s.kernel.LinkByName(name)
-	if err == nil {
-		found.add(newInterface(link))
-		return nil
-	}
-	if rtnl.IsAbsent(err) {
-		return nil
-	}
-	return fmt.Errorf("look up interface %s: %w", name, err)
-}
-
-func (s *Syncer) addInterface(iface *Interface) {
-	s.snapshot.add(iface)
-	if iface.IsShaper() {
-		s.memory.newestIFB = max(s.memory.newestIFB, iface.Index)
-	}
-}
-
 // reconcile brings every dirty interface in line.
 func (s *Syncer) reconcile() (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(s.todo.dirty)) {
@@ -466,19 +330,6 @@ func (s *Syncer) reconcile() (errs []error) {
 		errs = append(errs, fmt.Errorf("interface %s (ifindex %d): %w", veth.Name, veth.Index, err))
 	}
 	return errs
-}
-
-// confirmGone reports whether the kernel no longer has an interface, after an
-// error about it; the snapshot then forgets it.
-func (s *Syncer) confirmGone(veth *Interface) bool {
-	_, err := s.kernel.LinkByIndex(veth.Index)
-	if err == nil || !rtnl.IsAbsent(err) {
-		return false
-	}
-	s.snapshot.remove(veth.Index)
-	s.memory.forget(s.snapshot)
-	s.nameGone(veth.Name)
-	return true
 }
 
 // isWanted reports whether an IFB of that name has something to shape: a claimed
