@@ -159,4 +159,3 @@ func (s *Syncer) confirmGone(veth *Interface) bool {
 	s.nameGone(veth.Name)
 	return true
 }
-
