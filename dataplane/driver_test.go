@@ -462,6 +462,32 @@ func TestMetricsCountMessagesAppliesErrorsAndRetries(t *testing.T) {
 	})
 }
 
+func TestMetricsTellSinceWhenAppliesFail(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	config := dataplane.Config{Registerer: reg, RouteRefreshInterval: time.Minute}
+	inBubble(t, config, func(r *rig) {
+		last := func(what string) float64 { return sampleOf(reg, "manx_dataplane_last_"+what+"_timestamp_seconds") }
+		r.runInSync()
+		r.sleep(time.Second)
+		success := last("successful_apply")
+		r.Expect(success).To(BeNumerically(">", 0))
+		r.Expect(last("apply")).To(Equal(success))
+
+		r.journal.set(func() { r.table.apply = func() error { return errInjected } })
+		r.driver.OnIfaceState("cali1", ifacemonitor.StateUp, 1)
+		r.sleep(30 * time.Second)
+		r.Expect(last("apply")).To(BeNumerically(">", success))
+		r.Expect(last("successful_apply")).To(Equal(success))
+		r.Expect(last("round")).To(BeNumerically(">=", last("apply")))
+
+		r.journal.set(func() { r.table.apply = nil })
+		r.sleep(time.Minute)
+		r.Expect(last("successful_apply")).To(And(BeNumerically(">", success), Equal(last("apply"))))
+		r.Expect(sampleOf(reg, `manx_dataplane_refresh_interval_seconds{what="routes"}`)).To(Equal(60.0))
+		r.Expect(sampleOf(reg, `manx_dataplane_refresh_interval_seconds{what="shapers"}`)).To(BeZero())
+	})
+}
+
 func failOnce() func() error {
 	failed := false
 	return func() error {

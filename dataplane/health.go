@@ -93,12 +93,14 @@ func (d *Driver) applying() (names []string) {
 // reportHealth publishes what the loop knows.
 func (l *loop) reportHealth() {
 	details := l.healthDetails()
-	l.metrics.inSync.WithLabelValues("datastore").Set(asNumber(l.datastoreInSync))
-	l.metrics.inSync.WithLabelValues("interfaces").Set(asNumber(l.ifacesInSync))
+	l.metrics.inSync.WithLabelValues(sourceDatastore).Set(asNumber(l.datastoreInSync))
+	l.metrics.inSync.WithLabelValues(sourceInterfaces).Set(asNumber(l.ifacesInSync))
+	now := l.cfg.Clock.Now()
+	l.metrics.lastRound.Set(unixSeconds(now))
 
 	l.health.mu.Lock()
 	defer l.health.mu.Unlock()
-	l.health.lastRound = l.cfg.Clock.Now()
+	l.health.lastRound = now
 	l.health.ready = l.inSync() && l.applied
 	l.health.details = details
 }

@@ -53,12 +53,15 @@ func (r refreshTimer) due() time.Time {
 
 func newLoop(d *Driver) *loop {
 	now := d.cfg.Clock.Now()
-	return &loop{
+	l := &loop{
 		Driver:   d,
 		throttle: newThrottle(d.cfg.ApplyInterval, d.cfg.ApplyBurst, now),
-		routes:   refreshTimer{interval: d.cfg.RouteRefreshInterval},
-		qos:      refreshTimer{interval: d.cfg.QoSRefreshInterval},
 	}
+	l.setRefresh(d.cfg.RouteRefreshInterval, d.cfg.QoSRefreshInterval)
+	for _, s := range d.syncers {
+		l.metrics.applyErrors.WithLabelValues(s.name)
+	}
+	return l
 }
 
 func (l *loop) run(ctx context.Context) error {
@@ -104,8 +107,7 @@ func (l *loop) handle(msg any) {
 		l.ifacesInSync = true
 	case ConfigUpdate:
 		if msg.Config != nil {
-			l.routes.interval = msg.Config.RouteRefreshInterval
-			l.qos.interval = msg.Config.QoSRefreshInterval
+			l.setRefresh(msg.Config.RouteRefreshInterval, msg.Config.QoSRefreshInterval)
 		}
 	case IfaceStateUpdate:
 		for _, s := range l.syncers {
@@ -122,6 +124,13 @@ func (l *loop) handle(msg any) {
 		m.OnUpdate(msg)
 	}
 	l.dirty, l.fresh = true, true
+}
+
+// setRefresh takes over how often to refresh, from the start or a configuration.
+func (l *loop) setRefresh(routes, qos time.Duration) {
+	l.routes.interval, l.qos.interval = routes, qos
+	l.metrics.refresh.WithLabelValues(refreshRoutes).Set(routes.Seconds())
+	l.metrics.refresh.WithLabelValues(refreshShapers).Set(qos.Seconds())
 }
 
 func (l *loop) inSync() bool {
@@ -211,14 +220,19 @@ func (l *loop) apply(ctx context.Context, start time.Time) error {
 	errs = append(errs, applyErr)
 	for _, m := range l.managers {
 		if completer, ok := m.(ApplyCompleter); ok {
-			errs = append(errs, l.count("status", completer.OnApplied(applyErr)))
+			errs = append(errs, l.count(partStatus, completer.OnApplied(applyErr)))
 		}
 	}
 	l.applied = true
 	l.scheduleRetry(errors.Join(errs...), fresh)
 	l.recheckAt = l.earliestRecheck()
 	l.metrics.applies.Inc()
-	l.metrics.applySeconds.Observe(l.cfg.Clock.Since(start).Seconds())
+	end := l.cfg.Clock.Now()
+	l.metrics.applySeconds.Observe(end.Sub(start).Seconds())
+	l.metrics.lastApply.Set(unixSeconds(end))
+	if l.lastErr == "" {
+		l.metrics.lastSuccess.Set(unixSeconds(end))
+	}
 	return nil
 }
 
@@ -226,11 +240,11 @@ func (l *loop) apply(ctx context.Context, start time.Time) error {
 func (l *loop) completeManagers() (errs []error) {
 	for _, m := range l.managers {
 		if resolver, ok := m.(UpdateBatchResolver); ok {
-			errs = append(errs, l.count("resolve", resolver.ResolveUpdateBatch()))
+			errs = append(errs, l.count(partResolve, resolver.ResolveUpdateBatch()))
 		}
 	}
 	for _, m := range l.managers {
-		errs = append(errs, l.count("managers", m.CompleteDeferredWork()))
+		errs = append(errs, l.count(partManagers, m.CompleteDeferredWork()))
 	}
 	return errs
 }
@@ -334,6 +348,11 @@ func (l *loop) earliestRecheck() time.Time {
 		ask(s)
 	}
 	return earliest
+}
+
+// unixSeconds is a time as metrics have it.
+func unixSeconds(t time.Time) float64 {
+	return float64(t.UnixNano()) / float64(time.Second)
 }
 
 func reached(at, now time.Time) bool {

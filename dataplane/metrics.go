@@ -14,11 +14,26 @@ type metrics struct {
 	messages      *prometheus.CounterVec // by type
 	batchMessages prometheus.Histogram
 	inSync        *prometheus.GaugeVec // by source
+	refresh       *prometheus.GaugeVec // by what is refreshed
+	lastRound     prometheus.Gauge
+	lastApply     prometheus.Gauge
+	lastSuccess   prometheus.Gauge
 }
+
+// Values of labels.
+const (
+	sourceDatastore  = "datastore"
+	sourceInterfaces = "interfaces"
+	partResolve      = "resolve"
+	partManagers     = "managers"
+	partStatus       = "status"
+	refreshRoutes    = "routes"
+	refreshShapers   = "shapers"
+)
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg) // a nil Registerer registers nothing
-	return &metrics{
+	m := &metrics{
 		applySeconds: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "manx_dataplane_apply_duration_seconds",
 			Help: "Time one apply took, from resolving the batch to reporting status.",
@@ -50,7 +65,37 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "manx_dataplane_in_sync",
 			Help: "Whether this source has said that it is in sync (1) or not yet (0).",
 		}, []string{"source"}),
+		refresh: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "manx_dataplane_refresh_interval_seconds",
+			Help: "How often this is read from the kernel anew; 0: never.",
+		}, []string{"what"}),
+		lastRound: f.NewGauge(prometheus.GaugeOpts{
+			Name: "manx_dataplane_last_round_timestamp_seconds",
+			Help: "When the main loop last came round, which it does every few seconds if it lives.",
+		}),
+		lastApply: f.NewGauge(prometheus.GaugeOpts{
+			Name: "manx_dataplane_last_apply_timestamp_seconds",
+			Help: "When the last apply ended; 0: there was none.",
+		}),
+		lastSuccess: f.NewGauge(prometheus.GaugeOpts{
+			Name: "manx_dataplane_last_successful_apply_timestamp_seconds",
+			Help: "When the last apply in which nothing failed ended; 0: there was none.",
+		}),
 	}
+	// Series that are there from the start can be alerted on.
+	for _, part := range []string{partResolve, partManagers, partStatus} {
+		m.applyErrors.WithLabelValues(part)
+	}
+	for _, msg := range []any{
+		WorkloadEndpointUpdate{}, WorkloadEndpointRemove{}, InSync{}, IfaceStateUpdate{}, IfaceAddrsUpdate{},
+		IfaceMTUUpdate{}, IfacesInSync{}, ConfigUpdate{}, nil,
+	} {
+		m.messages.WithLabelValues(messageType(msg))
+	}
+	for _, source := range []string{sourceDatastore, sourceInterfaces} {
+		m.inSync.WithLabelValues(source)
+	}
+	return m
 }
 
 // messageType returns the label for a message. Types that are not ours share one,

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/sirupsen/logrus"
 
 	"github.com/manx-dataplane/manx/config"
@@ -103,9 +102,9 @@ type Config struct {
 // Manager is the [dataplane.Manager] of workload endpoints. All methods are to be
 // called from one goroutine.
 type Manager struct {
-	cfg      Config
-	log      logrus.FieldLogger
-	statuses *prometheus.GaugeVec
+	cfg     Config
+	log     logrus.FieldLogger
+	metrics metrics
 	// noIPv6 is set once it was said that the kernel has no IPv6 sysctls.
 	noIPv6 bool
 
@@ -139,12 +138,9 @@ func New(cfg Config) *Manager {
 		cfg.Status = noStatus{}
 	}
 	return &Manager{
-		cfg: cfg,
-		log: cfg.Log,
-		statuses: promauto.With(cfg.Registerer).NewGaugeVec(prometheus.GaugeOpts{
-			Name: "manx_dataplane_endpoints",
-			Help: "Number of workload endpoints, by the status last reported.",
-		}, []string{"status"}),
+		cfg:           cfg,
+		log:           cfg.Log,
+		metrics:       newMetrics(cfg.Registerer),
 		pending:       map[dataplane.WorkloadEndpointID]*dataplane.WorkloadEndpoint{},
 		endpoints:     map[dataplane.WorkloadEndpointID]*endpoint{},
 		ifaces:        map[string]*iface{},
@@ -264,6 +260,14 @@ func (m *Manager) takeEndpoints() {
 	}
 	// Not clear: walking a map takes as long as it was once big.
 	m.pending = map[dataplane.WorkloadEndpointID]*dataplane.WorkloadEndpoint{}
+
+	active := 0
+	for _, ep := range m.endpoints {
+		if !ep.removed && ep.active() {
+			active++
+		}
+	}
+	m.metrics.active.Set(float64(active))
 }
 
 func (m *Manager) updateEndpoint(id dataplane.WorkloadEndpointID, spec *dataplane.WorkloadEndpoint) {

@@ -102,10 +102,10 @@ func (m *Manager) report(ep *endpoint, status Status) error {
 		return fmt.Errorf("report endpoint %s as %s: %w", ep.id, status, err)
 	}
 	if ep.reported != "" {
-		m.statuses.WithLabelValues(string(ep.reported)).Dec()
+		m.metrics.statuses.WithLabelValues(string(ep.reported)).Dec()
 	}
 	if status != StatusGone {
-		m.statuses.WithLabelValues(string(status)).Inc()
+		m.metrics.statuses.WithLabelValues(string(status)).Inc()
 	}
 	if ep.reported != status {
 		m.log.WithField("endpoint", ep.id.String()).WithField("iface", ep.spec.InterfaceName).

@@ -160,13 +160,19 @@ var _ = Describe("Status", func() {
 		w.update(id("a"), pod("cali1"))
 		w.update(id("b"), pod("cali2"))
 		w.update(id("c"), pod("cali3"))
+		inactive := pod("cali4")
+		inactive.State = dataplane.EndpointInactive
+		w.update(id("d"), inactive)
 		Expect(w.apply()).To(Succeed())
 		w.remove(id("c"))
 		Expect(w.apply()).To(Succeed())
 		Expect(testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP manx_dataplane_active_endpoints Number of workload endpoints that are meant to be up.
+# TYPE manx_dataplane_active_endpoints gauge
+manx_dataplane_active_endpoints 2
 # HELP manx_dataplane_endpoints Number of workload endpoints, by the status last reported.
 # TYPE manx_dataplane_endpoints gauge
-manx_dataplane_endpoints{status="down"} 1
+manx_dataplane_endpoints{status="down"} 2
 manx_dataplane_endpoints{status="up"} 1
 `))).To(Succeed())
 	})

@@ -259,7 +259,7 @@ func (m *Monitor) dumpDone(err error, now time.Time) {
 		if errors.Is(err, unix.EINTR) {
 			m.config.Log.WithError(err).Debug("A dump was interrupted; repeating it.")
 		} else {
-			m.config.Log.WithError(err).Warn("A dump failed; repeating it.")
+			m.config.Log.WithError(err).Warn("A dump failed; repeating it")
 		}
 	}
 	if !complete {
@@ -284,7 +284,7 @@ func (m *Monitor) want(why reason) {
 	m.metrics.resyncs.WithLabelValues(string(why)).Inc()
 	log := m.config.Log.WithField("reason", string(why))
 	if why == reasonOverrun {
-		log.Info("Interface events were lost; dumping interfaces and addresses. If this goes on, a larger receive buffer helps.")
+		log.Info("Interface events were lost; dumping interfaces and addresses. If this goes on, a larger receive buffer helps")
 	} else {
 		log.Debug("Dumping interfaces and addresses.")
 	}

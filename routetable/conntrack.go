@@ -172,7 +172,7 @@ func (c *cleanup) release(release func(routeKey)) {
 }
 
 func (f *flowCleaner) failed(result cleanupResult) error {
-	f.log.WithField("addr", result.addr).WithError(result.err).Warn("could not delete the old flows of an address; its route goes in all the same")
+	f.log.WithField("addr", result.addr).WithError(result.err).Warn("Could not delete the old flows of an address; its route goes in all the same")
 	return &ConntrackError{Addr: result.addr, Err: result.err}
 }
 

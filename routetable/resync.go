@@ -96,7 +96,7 @@ func (t *RouteTable) resyncAll() error {
 	if err := t.readNeighbours(); err != nil {
 		return err
 	}
-	t.metrics.resyncs.WithLabelValues("table").Inc()
+	t.metrics.resyncs.WithLabelValues(scopeTable).Inc()
 	t.log.WithFields(logrus.Fields{"routes": len(t.observed), "took": t.config.Clock.Since(started)}).Debug("read the routing table")
 	return nil
 }
@@ -114,7 +114,7 @@ func (t *RouteTable) resyncIface(name string) error {
 	if err := t.readRoutes(link.Attrs().Index); err != nil {
 		return err
 	}
-	t.metrics.resyncs.WithLabelValues("interface").Inc()
+	t.metrics.resyncs.WithLabelValues(scopeInterface).Inc()
 	return nil
 }
 
