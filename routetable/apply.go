@@ -48,6 +48,7 @@ func (t *RouteTable) Apply() error {
 			break
 		}
 	}
+	t.metrics.wanted.Set(float64(len(t.desired.candidates)))
 	t.metrics.routes.Set(float64(len(t.observed)))
 	t.metrics.conflicts.Set(float64(len(t.rejected)))
 	if len(errs) == 0 && len(t.rejected) == 0 {
@@ -257,7 +258,7 @@ func (t *RouteTable) reject(key routeKey, have *observedRoute) {
 	t.rejected[key] = fmt.Errorf("route to %s (priority %d, TOS %d): %w (protocol %d, through %q)",
 		key.cidr, key.priority, key.tos, ErrConflict, have.route.protocol, through)
 	t.log.WithFields(logrus.Fields{"cidr": key.cidr, "protocol": have.route.protocol, "iface": through}).
-		Warn("a wanted route's place is taken by a route that is not ours; leaving both as they are")
+		Warn("A wanted route's place is taken by a route that is not ours; leaving both as they are")
 	delete(t.dirty, key)
 }
 
@@ -318,10 +319,24 @@ func (t *RouteTable) added(c *change, err error) {
 		delete(t.dirty, c.key)
 	case errors.Is(err, unix.EEXIST) && t.readAgain(&c.route):
 	case isAny(err, unix.ENODEV, unix.ENETDOWN, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.ENOENT):
+		t.doubt(c)
 		t.plan.refused = append(t.plan.refused, refusal{c.route.indexes(), fmt.Errorf("route to %s: %w", c.key.cidr, err)})
 	default:
+		t.doubt(c)
 		t.fail(fmt.Errorf("route to %s: %w", c.key.cidr, err))
 	}
+}
+
+// doubt notes that after a failed write the kernel may hold the new route (the
+// answer was lost), or no longer the old one (IPv6 replaces multi-path routes in
+// steps).
+func (t *RouteTable) doubt(c *change) {
+	have, exists := t.observed[c.key]
+	if !exists {
+		have = observedRoute{route: c.route, generation: t.resync.generation, adopted: true}
+	}
+	have.suspect = true
+	t.observed[c.key] = have
 }
 
 // readAgain has the kernel's table read because something was in a route's place

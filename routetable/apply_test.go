@@ -112,6 +112,26 @@ var _ = onEachKernel("Apply", func(kind worldKind) {
 		Expect(f.routes()).To(HaveLen(1))
 	})
 
+	It("removes what went in though the answer was lost, without a resync", func() {
+		f.addLink("cali1")
+		f.apply()
+		attempts := 0
+		f.spied.fail = func(*rtnl.RouteOp) error {
+			if attempts++; attempts < 3 {
+				return errInjected
+			}
+			return nil
+		}
+		f.spied.failAfter = func() error { return unix.ENOBUFS }
+		f.want("cali1", "10.65.0.1/32")
+		Expect(f.Apply()).To(MatchError(unix.ENOBUFS))
+		Expect(f.routes()).To(HaveLen(1))
+		f.spied.failAfter = nil
+		f.want("cali1")
+		f.apply()
+		Expect(f.routes()).To(BeEmpty())
+	})
+
 	It("fails where no socket can be opened, and recovers", func() {
 		f.addLink("cali1")
 		f.want("cali1", "10.65.0.1/32")

@@ -59,6 +59,9 @@ type property struct {
 	wanted map[wish]routetable.Target
 	links  map[string]*modelLink
 	dead   []event
+	// edited says that others have changed the table, or the kernel failed to be
+	// read, so that only a resync can put things right.
+	edited bool
 }
 
 type event struct {
@@ -158,7 +161,9 @@ func (p *property) run() {
 func (p *property) settle() {
 	*p.spied = record{}
 	p.tellAll()
-	p.rt.QueueResync()
+	if p.edited {
+		p.rt.QueueResync()
+	}
 	must(p.r, p.rt.Apply())
 	p.clock.SetTime(p.clock.Now().Add(routetable.DefaultGracePeriod))
 	must(p.r, p.rt.Apply())
@@ -450,6 +455,7 @@ func (p *property) othersRoute() (netlink.Route, bool) {
 
 func (p *property) othersAdd() {
 	if r, ok := p.othersRoute(); ok {
+		p.edited = true
 		must(p.r, firstOf(p.w.RouteBatch([]rtnl.RouteOp{{Route: r}})))
 	}
 }
@@ -465,6 +471,7 @@ func (p *property) othersDelete() {
 		return nil
 	}))
 	if len(routes) > 0 {
+		p.edited = true
 		r := routes[rapid.IntRange(0, len(routes)-1).Draw(p.r, "route")]
 		must(p.r, firstOf(p.w.RouteBatch([]rtnl.RouteOp{{Delete: true, Route: r}})))
 	}
@@ -493,6 +500,12 @@ func (p *property) toggleFaults() {
 			return nil // the kernel does not lie
 		}
 		return err
+	}
+	p.spied.failAfter = func() error {
+		if rapid.IntRange(0, 4).Draw(p.r, "answer lost") == 0 {
+			return unix.ENOBUFS
+		}
+		return nil
 	}
 	p.spied.failDump = failing
 	p.spied.failOpen = failing

@@ -304,8 +304,10 @@ type record struct {
 	ops     []rtnl.RouteOp
 	dumps   []rtnl.RouteFilter
 	neighs  []string
-	// fail, where set, is asked before each operation.
-	fail func(op *rtnl.RouteOp) error
+	// fail, where set, is asked before each operation, failAfter once it has been
+	// carried out: the answer was lost.
+	fail      func(op *rtnl.RouteOp) error
+	failAfter func() error
 	// failDump is asked before each dump of routes, failLink before each look-up of a
 	// link, failNeigh before each write of a neighbour, failOpen before opening a
 	// handle.
@@ -352,6 +354,9 @@ func (s *spy) RouteBatch(ops []rtnl.RouteOp) []error {
 	for i := range ops {
 		if errs[i] = s.record.fail(&ops[i]); errs[i] == nil {
 			errs[i] = firstOf(s.Kernel.RouteBatch(ops[i : i+1]))
+			if errs[i] == nil && s.record.failAfter != nil {
+				errs[i] = s.record.failAfter()
+			}
 		}
 		failed = failed || errs[i] != nil
 	}
