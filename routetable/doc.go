@@ -41,4 +41,13 @@
 // An [OwnershipPolicy] says which routes of the table are ours to remove. What is
 // not ours is not replaced either: a wanted route whose place is taken is an
 // [ErrConflict], unless the other one goes through an interface that is ours.
+//
+// # Conntrack
+//
+// Where an address moves to another interface or goes, its old route is removed,
+// then its flows are deleted ([Conntrack]) on a goroutine that ends with that,
+// then the new route goes in, in the Apply after Config.Wake. Other routes do not
+// wait. A deletion that fails or takes too long ends in a [ConntrackError], and
+// the route goes in all the same. An interface that is merely down does not count
+// as a move.
 package routetable

@@ -182,16 +182,27 @@ func (p *property) settle() {
 	// Without faults, edits and lies, no resync is needed.
 	for range rapid.IntRange(0, 6).Draw(p.r, "quiet rounds") {
 		for range rapid.IntRange(1, 4).Draw(p.r, "quiet steps") {
-			rapid.SampledFrom([]func(){
-				p.want, p.wantLess, p.set, p.newLink, p.delLink, p.rename, p.tell, p.flap, p.flap,
-				func() { p.setState(true) }, func() { p.setState(false) },
-			}).Draw(p.r, "quiet step")()
+			p.quietStep()
 		}
 		p.tellAll()
 		must(p.r, p.rt.Apply())
 		p.check()
 		p.tellOfTheDead()
 	}
+}
+
+func (p *property) quietStep() {
+	steps := []struct {
+		name string
+		do   func()
+	}{
+		{"want", p.want}, {"want less", p.wantLess}, {"set", p.set}, {"add link", p.newLink}, {"delete link", p.delLink},
+		{"rename", p.rename}, {"tell", p.tell}, {"flap", p.flap}, {"flap", p.flap},
+		{"set up", func() { p.setState(true) }}, {"set down", func() { p.setState(false) }},
+	}
+	i := rapid.IntRange(0, len(steps)-1).Draw(p.r, "quiet step")
+	p.r.Log(steps[i].name)
+	steps[i].do()
 }
 
 // tellOfTheDead repeats what was said of interfaces that are no more. Where the

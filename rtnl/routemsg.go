@@ -153,15 +153,9 @@ type routeDecoder struct {
 	route netlink.Route
 	dst   net.IPNet
 	hops  []*netlink.NexthopInfo
+	masks [129]net.IPMask // made when first needed; the first four bytes serve IPv4
+	zero  [net.IPv6len]byte
 }
-
-// masks[i] is the mask of i leading ones, of 16 bytes; the first four serve IPv4.
-var masks = func() (masks [129]net.IPMask) {
-	for i := range masks {
-		masks[i] = net.CIDRMask(i, 128)
-	}
-	return masks
-}()
 
 // decode reads the body of an RTM_NEWROUTE message: what RouteOp knows of, metrics
 // and realm. An encapsulation and a next hop of the other family are only marked,
@@ -196,8 +190,6 @@ func (d *routeDecoder) decode(body []byte) (*netlink.Route, error) {
 	}
 }
 
-var zeroAddress = make([]byte, 16)
-
 // decodeDst makes the destination of a message that has no RTA_DST, which the
 // kernel leaves out for the default route.
 func (d *routeDecoder) decodeDst(body []byte) error {
@@ -208,7 +200,11 @@ func (d *routeDecoder) decodeDst(body []byte) error {
 	if int(body[1]) > 8*size {
 		return fmt.Errorf("%w: destination length %d", unix.EBADMSG, body[1])
 	}
-	d.dst = net.IPNet{IP: zeroAddress[:size:size], Mask: masks[body[1]][:size:size]}
+	ones := int(body[1])
+	if d.masks[ones] == nil {
+		d.masks[ones] = net.CIDRMask(ones, 8*net.IPv6len)
+	}
+	d.dst = net.IPNet{IP: d.zero[:size:size], Mask: d.masks[ones][:size:size]}
 	d.route.Dst = &d.dst
 	return nil
 }
