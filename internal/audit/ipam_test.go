@@ -197,6 +197,7 @@ var _ = Describe("A release", func() {
 			Expect(s.files()).To(Equal(before))
 		},
 		Entry("as its container lives now", func() {}, ids(1, 4), "its container lives"),
+		Entry("as the last one's container lives now", func() {}, ids(1, 3)+id(5)+"\n", "its container lives"),
 		Entry("as the file is another container's", func() { s.write(s.address(4), id(9)+"\r\neth0") }, ids(1, 3), "the file has changed"),
 		Entry("as the file was written again with the same content", func() { s.writeAged(s.address(4), id(4)+"\r\neth0", time.Minute) }, ids(1, 3), "the file has changed"),
 		Entry("as another file has its place, of the same content and time", func() {
@@ -276,6 +277,30 @@ var _ = Describe("A release", func() {
 		var failure error
 		Eventually(done).Should(Receive(&failure))
 		Expect(errors.Is(failure, context.Canceled)).To(BeTrue())
+		Expect(s.files()).To(ContainElements(s.address(4), s.address(5)))
+	})
+
+	It("checks once more when a CNI plugin that worked on the network is done", func() {
+		writePlan(ids(1, 3))
+		lock, err := os.Open(s.file("lock"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(unix.Flock(int(lock.Fd()), unix.LOCK_EX)).To(Succeed())
+		read, err := audit.ReadPlan(plan)
+		Expect(err).NotTo(HaveOccurred())
+		done := make(chan error)
+		var outcomes []audit.Outcome
+		go func() {
+			var err error
+			outcomes, err = audit.Release(GinkgoT().Context(), read, audit.LiveIDs{IDs: []string{id(1)}, Written: time.Now()})
+			done <- err
+		}()
+		Consistently(done).WithTimeout(50 * time.Millisecond).ShouldNot(Receive())
+		s.write(s.address(4), id(9)+"\r\neth0") // given out again
+		Expect(lock.Close()).To(Succeed())
+		var failure error
+		Eventually(done).Should(Receive(&failure))
+		Expect(failure).To(MatchError(audit.ErrRefused))
+		Expect(outcomes[0].Refused).To(ContainSubstring("changed"))
 		Expect(s.files()).To(ContainElements(s.address(4), s.address(5)))
 	})
 
