@@ -18,6 +18,7 @@ import (
 	"github.com/manx-dataplane/manx/endpointmgr"
 	"github.com/manx-dataplane/manx/endpointmgr/statusfile"
 	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/internal/workloadmetrics"
 	"github.com/manx-dataplane/manx/qos"
 	"github.com/manx-dataplane/manx/routetable"
 	"github.com/manx-dataplane/manx/rtnl"
@@ -89,6 +90,13 @@ func NewDataplane(options DataplaneOptions) (*Dataplane, error) {
 		return nil, err
 	}
 	d.addManagers()
+	if cfg.PrometheusWorkloadMetricsEnabled && options.Registerer != nil {
+		options.Registerer.MustRegister(workloadmetrics.New(workloadmetrics.Config{
+			Open:            func() (workloadmetrics.Kernel, error) { return d.open() },
+			IsWorkloadIface: d.isWorkloadIface,
+			Log:             options.Log,
+		}))
+	}
 	return d, nil
 }
 
@@ -166,9 +174,14 @@ func (d *Dataplane) HealthHandler() http.Handler { return d.driver.HealthHandler
 // Run runs all parts until ctx is done, and then returns nil with kernel state left
 // in place, or until one of them fails.
 func (d *Dataplane) Run(ctx context.Context) error {
-	defer d.close()
 	parts := newParts(ctx)
-	parts.start("dataplane driver", d.driver.Run)
+	parts.start("dataplane driver", func(ctx context.Context) error {
+		if err := d.driver.Run(ctx); err != nil {
+			return err // it left behind who may still be using these sockets
+		}
+		d.close()
+		return nil
+	})
 	parts.start("interface monitor", d.monitor.Run)
 	parts.start("reaper", d.reaper.Run)
 	return parts.Wait()

@@ -72,6 +72,10 @@ type Config struct {
 	PrometheusMetricsHost    string
 	PrometheusMetricsPort    int
 
+	// PrometheusWorkloadMetricsEnabled adds metrics of each workload's limits: series
+	// for every interface that has one.
+	PrometheusWorkloadMetricsEnabled bool
+
 	// EndpointStatusPathPrefix is the directory below which endpoint-status is
 	// written; empty means no status files.
 	EndpointStatusPathPrefix string

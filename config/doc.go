@@ -5,7 +5,7 @@
 // projectcalico.org/v3, kind FelixConfiguration, and a spec with the fields of
 // github.com/projectcalico/api plus a few for bandwidth limits in the same style
 // (qosControls, qosKubernetesAnnotations, qosRefreshInterval, qosDefaultBurst,
-// qosRemoveExternalShapers). Fields that are valid but of no use here load, and are
+// qosRemoveExternalShapers, prometheusWorkloadMetricsEnabled). Fields that are valid but of no use here load, and are
 // named so that the caller can say so; fields that do not exist are errors, because
 // a switch that is misspelt is a switch that was not thrown.
 //

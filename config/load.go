@@ -107,6 +107,8 @@ func (c *checker) build(s *spec) *Config {
 		PrometheusMetricsHost:    c.host("prometheusMetricsHost", s.PrometheusMetricsHost, ""),
 		PrometheusMetricsPort:    c.port("prometheusMetricsPort", s.PrometheusMetricsPort, defaultPrometheusMetricsPort),
 
+		PrometheusWorkloadMetricsEnabled: c.flag("prometheusWorkloadMetricsEnabled", s.PrometheusWorkloadMetricsEnabled, false),
+
 		EndpointStatusPathPrefix: c.directory("endpointStatusPathPrefix", s.EndpointStatusPathPrefix, defaultEndpointStatusPathPrefix),
 	}
 }

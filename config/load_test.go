@@ -97,6 +97,7 @@ var _ = Describe("Load", func() {
 			"prometheusMetricsEnabled: true",
 			"prometheusMetricsHost: node-1.example.org",
 			"prometheusMetricsPort: 65535",
+			"prometheusWorkloadMetricsEnabled: true",
 			"endpointStatusPathPrefix: /run/manx/",
 		))
 		Expect(loaded.comparison()).To(Equal(comparison{
@@ -119,6 +120,8 @@ var _ = Describe("Load", func() {
 				PrometheusMetricsHost:        "node-1.example.org",
 				PrometheusMetricsPort:        65535,
 				EndpointStatusPathPrefix:     "/run/manx",
+
+				PrometheusWorkloadMetricsEnabled: true,
 			}}))
 	})
 
@@ -204,6 +207,7 @@ var _ = Describe("Load", func() {
 		Entry(nil, "healthPort: 65536", `healthPort: "65536": must be from 0 to 65535`),
 		Entry(nil, "healthPort: -1", `healthPort: "-1": must be from 0 to 65535`),
 		Entry(nil, "prometheusMetricsEnabled: []", "prometheusMetricsEnabled: a list: must be true or false"),
+		Entry(nil, "prometheusWorkloadMetricsEnabled: Enabled", `prometheusWorkloadMetricsEnabled: "Enabled": must be true or false`),
 		Entry(nil, "prometheusMetricsHost: a b", `prometheusMetricsHost: "a b": must be a host name or an IP address`),
 		Entry(nil, "prometheusMetricsPort: 70000", `prometheusMetricsPort: "70000": must be from 0 to 65535`),
 		Entry(nil, "endpointStatusPathPrefix: run/calico", `endpointStatusPathPrefix: "run/calico": must be an absolute path, or empty for none`),
@@ -314,7 +318,7 @@ var _ = Describe("Config", func() {
 		"floatingIPs": "Enabled", "qosControls": "Disabled", "qosKubernetesAnnotations": "Disabled", "qosRefreshInterval": "1s",
 		"qosDefaultBurst": "1M", "qosRemoveExternalShapers": "Enabled", "logSeverityScreen": "Debug", "healthEnabled": "true",
 		"healthHost": "h", "healthPort": "1", "prometheusMetricsEnabled": "true", "prometheusMetricsHost": "h",
-		"prometheusMetricsPort": "1", "endpointStatusPathPrefix": "/x",
+		"prometheusMetricsPort": "1", "prometheusWorkloadMetricsEnabled": "true", "endpointStatusPathPrefix": "/x",
 	}
 	running := []string{"qosControls", "qosKubernetesAnnotations", "qosRefreshInterval", "qosDefaultBurst", "qosRemoveExternalShapers", "logSeverityScreen"}
 

@@ -36,6 +36,8 @@ type spec struct {
 	QoSRefreshInterval       *metav1.Duration `json:"qosRefreshInterval,omitempty" configv1timescale:"seconds"`
 	QoSDefaultBurst          *quantity.Int64  `json:"qosDefaultBurst,omitempty"`
 	QoSRemoveExternalShapers string           `json:"qosRemoveExternalShapers,omitempty"`
+
+	PrometheusWorkloadMetricsEnabled *bool `json:"prometheusWorkloadMetricsEnabled,omitempty"`
 }
 
 // parseManifest reads the manifest and returns its spec and the names of the spec's
