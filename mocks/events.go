@@ -304,6 +304,7 @@ func (s *EventSocket) fill() {
 		ahead = s.options.Overtake()
 	}
 	s.held = append(s.held, heldChunk{messages: chunk, ahead: ahead})
+	s.arrived.Broadcast() // a receiver that waits has nothing else to read
 	for len(s.held) > 0 && s.held[0].ahead <= 0 {
 		s.release()
 	}
