@@ -249,6 +249,28 @@ var _ = Describe("Syncer under faults", func() {
 		Entry("u32", "u32", true, false),
 	)
 
+	It("sweeps the IFB of an interface whose end it sees itself, looking it up after an error", func() {
+		b := newMock()
+		removePod := b.addPod(vethName)
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+		b.fault = func(c mocks.Call) error {
+			if c.Op == mocks.OpQdiscReplace {
+				return unix.ENOMEM
+			}
+			return nil
+		}
+		Expect(a.Apply()).To(MatchError(unix.ENOMEM))
+		Expect(b.ifbs()).To(HaveLen(1))
+		index := b.index(vethName)
+		removePod()
+		b.fault = nil
+		Expect(a.Apply()).To(Succeed())
+		a.OnIfaceStateChanged(vethName, index, ifacemonitor.StateNotPresent)
+		a.settle()
+		Expect(b.ifbs()).To(BeEmpty())
+	})
+
 	It("programs all other interfaces when one fails, and caps the error", func() {
 		b := newMock()
 		a := startAgent(b)

@@ -122,6 +122,9 @@ func (s *Syncer) lookUpAppeared() (errs []error) {
 		}
 		delete(s.todo.appeared, name)
 		s.todo.dirty[name] = struct{}{}
+		if s.snapshot.ByName(name) == nil && s.snapshot.ByName(IFBName(name)) != nil {
+			s.nameGone(name) // seen here before anyone said so
+		}
 	}
 	s.memory.forget(s.snapshot)
 	return errs
