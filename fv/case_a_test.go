@@ -237,36 +237,32 @@ var _ = onEachKind("case A5: one more shaper than wanted", func(kind infra.Kind)
 })
 
 var _ = Describe("a veth that no endpoint claims", func() {
-	It("keeps its limit for the grace period of 10 s and then loses it, the route too", func() {
+	It("keeps limits, and after a restart its route, for the grace period of 10 s, and then loses them", func() {
 		node := suite.NewNode(infra.PlainNamespace)
-		pod := node.StartPod("unclaimed")
-		pod.Publish(infra.KubernetesAnnotations("30M", "30M"))
+		annotations := infra.KubernetesAnnotations("30M", "30M")
 		agent := node.StartAgent()
-		eventuallyLimited(node, pod, both(mbit(30)))
-		eventuallyRouted(node, pod)
+		before := node.StartPod("removed-while-down")
+		before.Publish(annotations)
+		eventuallyServed(node, before)
 		agent.Kill()
-		pod.Unpublish()
+		before.Unpublish()
 		node.StartAgent()
-		Consistently(func(g Gomega) {
-			g.Expect(node.CheckLimits(pod, both(mbit(30)))).To(Succeed())
-			g.Expect(node.CheckRoutes(pod)).To(Succeed())
-		}).WithTimeout(7 * time.Second).WithPolling(100 * time.Millisecond).Should(Succeed())
-		Eventually(func(g Gomega) {
-			g.Expect(node.CheckIFBs()).To(Succeed())
-			g.Expect(node.CheckNoRoutes(pod)).To(Succeed())
-		}).WithTimeout(10 * time.Second).Should(Succeed())
-	})
+		after := node.StartPod("removed-while-up")
+		after.Publish(annotations)
+		eventuallyServed(node, after)
+		after.Unpublish()
+		Eventually(node.CheckNoRoutes).WithArguments(after).Should(Succeed(), "the endpoint is known to be gone")
 
-	It("loses its route at once and its limit after the grace period, when its endpoint goes while the agent runs", func() {
-		node := suite.NewNode(infra.PlainNamespace)
-		pod := node.StartPod("removed")
-		pod.Publish(infra.KubernetesAnnotations("30M", "30M"))
-		node.StartAgent()
-		eventuallyServed(node, pod)
-		pod.Unpublish()
-		Eventually(node.CheckNoRoutes).WithArguments(pod).Should(Succeed())
-		Eventually(node.CheckUnshaped).WithArguments(pod).WithTimeout(15 * time.Second).Should(Succeed())
-		Expect(node.LinkExists(pod.Veth)).To(BeTrue(), "host veths are never ours to delete")
+		Consistently(func(g Gomega) {
+			g.Expect(node.CheckLimits(before, both(mbit(30)))).To(Succeed())
+			g.Expect(node.CheckRoutes(before)).To(Succeed())
+		}).WithTimeout(6 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())
+		for _, pod := range []*infra.Pod{before, after} {
+			Eventually(node.CheckUnshaped).WithArguments(pod).WithTimeout(15 * time.Second).Should(Succeed())
+			Eventually(node.CheckNoRoutes).WithArguments(pod).Should(Succeed())
+			Expect(node.LinkExists(pod.Veth)).To(BeTrue(), "host veths are never ours to delete")
+		}
+		eventuallyIFBs(node)
 	})
 })
 

@@ -118,7 +118,7 @@ var _ = onEachKind("limits", func(kind infra.Kind) {
 		var ours, kernels infra.UDPResult
 		// Both counts are small and random, so they are compared as such: ours must be
 		// within three standard deviations of the kernel's own. Rounds are added up
-		// until that is so, three at most.
+		// until that is so, five at most: what one graft loses varies much.
 		for round := 1; ; round++ {
 			o, k := graftLosses(node, pod, beside, 15)
 			ours.Sent, ours.Lost = ours.Sent+o.Sent, ours.Lost+o.Lost
@@ -127,7 +127,7 @@ var _ = onEachKind("limits", func(kind infra.Kind) {
 			if float64(ours.Lost) <= allowed {
 				break
 			}
-			Expect(round).To(BeNumerically("<", 3), "agent: %s; kernel alone: %s", ours, kernels)
+			Expect(round).To(BeNumerically("<", 5), "agent: %s; kernel alone: %s", ours, kernels)
 		}
 		AddReportEntry("agent", ours.String())
 		AddReportEntry("kernel alone", kernels.String())

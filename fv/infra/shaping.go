@@ -138,7 +138,7 @@ func (k *Kernel) CheckLimits(pod *Pod, want Limits) error {
 		want *Limit
 		got  *netlink.Tbf
 	}{{"ingress", want.Ingress, got.Ingress}, {"egress", want.Egress, got.Egress}} {
-		if diff := compare(direction.want, direction.got); diff != "" {
+		if diff := compare(direction.want, direction.got, got.MTU); diff != "" {
 			complain("%s %s", direction.name, diff)
 		}
 	}
@@ -231,7 +231,7 @@ func (k *Kernel) CheckNoRoutes(pod *Pod) error {
 }
 
 // compare returns what differs, "" for nothing.
-func compare(want *Limit, got *netlink.Tbf) string {
+func compare(want *Limit, got *netlink.Tbf, mtu int) string {
 	switch {
 	case want == nil && got == nil:
 		return ""
@@ -251,12 +251,22 @@ func compare(want *Limit, got *netlink.Tbf) string {
 	if got.Peakrate != want.PeakBits/8 {
 		diffs = append(diffs, fmt.Sprintf("peakrate is %d bit/s, not %d", got.Peakrate*8, want.PeakBits))
 	}
-	queue := uint64(float64(got.Rate) * shaperLatency.Seconds())
-	if !near(uint64(got.Limit), queue+burst, got.Rate) {
-		diffs = append(diffs, fmt.Sprintf("limit is %d bytes, not rate x 25 ms + burst = %d", got.Limit, queue+burst))
+	// As tc has it: 25 ms at whichever of the two rates lets fewer bytes wait.
+	limit := queued(want.RateBits/8) + burst
+	if want.PeakBits != 0 {
+		limit = min(limit, queued(want.PeakBits/8)+uint64(mtu)+ethernetHeader)
+	}
+	if !near(uint64(got.Limit), limit, got.Rate) {
+		diffs = append(diffs, fmt.Sprintf("limit is %d bytes, not %d, which is 25 ms at the rate plus the burst", got.Limit, limit))
 	}
 	return strings.Join(diffs, ", ")
 }
+
+// ethernetHeader is the length of what precedes a packet of MTU size.
+const ethernetHeader = 14
+
+// queued is how many bytes pass at a rate in bytes per second within shaperLatency.
+func queued(rate uint64) uint64 { return uint64(float64(rate) * shaperLatency.Seconds()) }
 
 // burstBytes is a TBF's burst, which the kernel holds as the time in psched ticks
 // that it takes to send it.
@@ -283,9 +293,8 @@ func (s Shaping) String() string {
 		if t == nil {
 			return "none"
 		}
-		latency := time.Duration((float64(t.Limit) - float64(burstBytes(t))) / float64(t.Rate) * float64(time.Second))
-		return fmt.Sprintf("tbf %s rate %d bit/s burst %d B peakrate %d bit/s lat %s",
-			netlink.HandleStr(t.Handle), t.Rate*8, burstBytes(t), t.Peakrate*8, latency.Round(time.Microsecond))
+		return fmt.Sprintf("tbf %s rate %d bit/s burst %d B peakrate %d bit/s limit %d B",
+			netlink.HandleStr(t.Handle), t.Rate*8, burstBytes(t), t.Peakrate*8, t.Limit)
 	}
 	ifb := "none"
 	if s.IFB != nil {
