@@ -322,7 +322,7 @@ func (m *Monitor) retryOpen(err error) {
 	m.reopenPause = min(max(minReopenPause, 2*m.reopenPause), maxReopenPause)
 	m.reopenAt = m.config.Clock.Now().Add(m.reopenPause)
 	m.config.Log.WithError(err).WithField("retryIn", m.reopenPause).
-		Warn("There is no source of interface events; interfaces and addresses are not followed meanwhile.")
+		Warn("There is no source of interface events; interfaces and addresses are not followed meanwhile")
 }
 
 func (m *Monitor) closeStream() {

@@ -190,8 +190,8 @@ func (w *watcher) warn(err error) {
 		return
 	}
 	w.warned = true
-	w.options.Log.WithError(err).WithField("path", w.path).
-		Warnf("Cannot watch for all changes; looking every %v beside that", w.options.Poll)
+	w.options.Log.WithError(err).WithFields(logrus.Fields{"path": w.path, "interval": w.options.Poll}).
+		Warn("Cannot watch for all changes; also looking from time to time")
 }
 
 // directories returns those in which a change can change what the path leads to: the
