@@ -103,9 +103,14 @@ func Run(ctx context.Context, options Options) Report {
 	}
 	var report Report
 	for _, name := range Pairs() {
-		if len(a.Only) == 0 || slices.Contains(a.Only, name) {
-			report.Pairs = append(report.Pairs, compare[name]())
+		if len(a.Only) > 0 && !slices.Contains(a.Only, name) {
+			continue
 		}
+		pair := compare[name]()
+		if pair.Status == NotAsked && len(a.Only) > 0 { // it was: by its name
+			pair.Status = NoLook
+		}
+		report.Pairs = append(report.Pairs, pair)
 	}
 	return report
 }
@@ -157,8 +162,7 @@ func (a *audit) redirectsToNothing(filter qos.Filter) bool {
 	return filter.Redirect && a.view.Interfaces[filter.Target] == nil
 }
 
-// compareStuck compares the devices that the kernel is done with against those it
-// has begun to delete, as far as the log tells.
+// compareStuck compares the devices that the kernel says it waits for with none.
 func (a *audit) compareStuck() Pair {
 	if a.logErr != nil {
 		return noLook(PairStuck, a.logErr)

@@ -127,8 +127,12 @@ var _ = Describe("On a node", func() {
 	})
 
 	Describe("endpoints", func() {
-		It("are not asked for without their directory", func() {
-			Expect(compare(audit.PairEndpoints).Status).To(Equal(audit.NotAsked))
+		It("are not asked for without their directory, unless by name", func() {
+			report := audit.Run(GinkgoT().Context(), options)
+			Expect(report.Pairs).To(HaveLen(len(audit.Pairs())))
+			Expect(report.Pairs[1].Status).To(Equal(audit.NotAsked))
+			Expect(report.ExitCode()).To(Equal(cli.ExitOK))
+			Expect(compare(audit.PairEndpoints).Status).To(Equal(audit.NoLook))
 		})
 		It("are equal where each has its veth", func() {
 			node.AddVeth(veth, nil)
@@ -321,6 +325,7 @@ var _ = Describe("The binary", func() {
 			Expect(result.Stdout + result.Stderr).To(ContainSubstring(says))
 		},
 		Entry("at a log", "COULD NOT LOOK", "shapers", "stuck", "--kernel-log", "/nonexistent"),
+		Entry("at what was asked for by name without its input", "needs --endpoints DIR", "endpoints"),
 		Entry("at endpoints", "/nonexistent", "endpoints", "--endpoints", "/nonexistent"),
 		Entry("at a pair that does not exist", "invalid argument", "shaper"),
 		Entry("because a flag is unknown", "unknown flag", "--nonsense"),

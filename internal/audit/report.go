@@ -101,7 +101,7 @@ func noLook(name string, err error) Pair {
 
 // notAsked is a pair whose input was not given.
 func notAsked(name, needs string) Pair {
-	return Pair{Name: name, Status: NotAsked, Problem: "not asked for: needs " + needs, Offenders: []Offender{}}
+	return Pair{Name: name, Status: NotAsked, Problem: "needs " + needs, Offenders: []Offender{}}
 }
 
 // Write writes the report.
@@ -112,8 +112,12 @@ func (r Report) Write(out cli.Output, format cli.Format) error {
 	table := cli.NewTable(cli.Left("PAIR"), cli.Left("THIS"), cli.Right("COUNT"), cli.Left("AGAINST"), cli.Right("COUNT"),
 		cli.Right("DIFFERENCE"), cli.Left("STATUS"))
 	for _, pair := range r.Pairs {
-		if pair.Status == NoLook || pair.Status == NotAsked {
+		switch pair.Status {
+		case NoLook:
 			table.Row(pair.Name, cli.Unknown, "", cli.Unknown, "", "", pair.verdict())
+			continue
+		case NotAsked:
+			table.Row(pair.Name, cli.Cell{Text: pair.Problem, Style: cli.Dim}, "", "", "", "", pair.verdict())
 			continue
 		}
 		table.Row(pair.Name, pair.Left.Of, cli.Count(pair.Left.Count), pair.Right.Of, cli.Count(pair.Right.Count),
@@ -144,7 +148,7 @@ func (p Pair) verdict() cli.Cell {
 
 // writeDetail writes what the table has no room for.
 func (p Pair) writeDetail(out cli.Output) error {
-	if p.Status == Equal && len(p.Notes) == 0 {
+	if p.Status == NotAsked || p.Status == Equal && len(p.Notes) == 0 {
 		return nil
 	}
 	fmt.Fprintf(out, "\n%s: ", out.Paint(cli.Bold, p.Name))
