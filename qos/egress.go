@@ -262,6 +262,7 @@ func (s *Syncer) detach(veth *Interface, target int) error {
 	if left > 0 || !mine || veth.Hook != HookIngress {
 		return nil
 	}
+	s.memory.hookIsOurs[veth.Index] = true // which nothing tells once its filters are gone
 	hook := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: veth.Index, Parent: netlink.HANDLE_INGRESS, Handle: hookHandle,
 	}}

@@ -271,6 +271,29 @@ var _ = Describe("Syncer under faults", func() {
 		Expect(b.ifbs()).To(BeEmpty())
 	})
 
+	It("deletes its ingress qdisc on a renamed interface although that failed when the filter went", func() {
+		b := newMock()
+		b.addPod(vethName)
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+		a.settle()
+		link, err := b.outside.LinkByName(vethName)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(b.mock.Outside().LinkSetName(link, "other0")).To(Succeed())
+		b.fault = func(c mocks.Call) error {
+			if c.Op == mocks.OpQdiscDel {
+				return unix.EBUSY
+			}
+			return nil
+		}
+		a.gone(vethName, link.Attrs().Index)
+		Expect(a.Apply()).To(MatchError(unix.EBUSY))
+		b.fault = nil
+		a.settle()
+		Expect(b.observe().ByName("other0").Hook).To(Equal(qos.HookNone))
+		Expect(b.ifbs()).To(BeEmpty())
+	})
+
 	It("programs all other interfaces when one fails, and caps the error", func() {
 		b := newMock()
 		a := startAgent(b)

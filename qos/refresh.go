@@ -55,11 +55,13 @@ func (s *Syncer) checkVanished() (errs []error) {
 			iface.Name = link.Attrs().Name
 			s.snapshot.add(iface)
 			s.nameGone(name)
+			s.lookUpLater(name)
 			s.lookUpLater(iface.Name)
 		case rtnl.IsAbsent(err):
 			s.snapshot.remove(index)
 			s.memory.forget(s.snapshot)
 			s.nameGone(name)
+			s.lookUpLater(name) // it may have a new owner, reported before it was claimed
 		default:
 			errs = append(errs, fmt.Errorf("check whether interface %s is gone: %w", name, err))
 			continue

@@ -91,7 +91,8 @@ func (s *Syncer) sweepUnclaimed() (inGrace map[int]bool, changed int, errs []err
 	for _, iface := range s.snapshot.Interfaces {
 		_, claimed := s.desired[iface.Name]
 		_, borrowed := s.memory.borrowed[iface.Index]
-		ours := isOurRoot(iface.Root) || borrowed || s.snapshot.hasFiltersOfOurs(iface)
+		emptyHook := iface.Hook == HookIngress && len(iface.Filters) == 0 && s.memory.hookIsOurs[iface.Index]
+		ours := isOurRoot(iface.Root) || borrowed || s.snapshot.hasFiltersOfOurs(iface) || emptyHook
 		if iface.IsShaper() || !ours || claimed && s.enabled {
 			delete(s.memory.unclaimed, iface.Index)
 			continue

@@ -32,6 +32,22 @@ var _ = Describe("Syncer", func() {
 				a = startAgent(b)
 			})
 
+			It("limits a re-created pod whose interface was reported before its endpoint claimed it again", func() {
+				a.SetLimits(vethName, qos.Limits{Ingress: mbit(20), Egress: mbit(30)})
+				a.settle()
+				old := b.index(vethName)
+				a.RemoveLimits(vethName)
+				Expect(a.Apply()).To(Succeed())
+				removePod()
+				b.addPod(vethName)
+				a.gone(vethName, old)
+				a.up(b, vethName)
+				a.SetLimits(vethName, qos.Limits{Ingress: mbit(20), Egress: mbit(30)})
+				a.settle()
+				Expect(b.rate(vethName)).To(BeEquivalentTo(20e6))
+				Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
+			})
+
 			It("shapes both directions as asked, with 25 ms of latency", func() {
 				limited(qos.Limits{Ingress: mbit(20), Egress: mbit(30)})
 
