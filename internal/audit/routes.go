@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -35,8 +34,7 @@ func (a *audit) readHops() ([]hop, error) {
 }
 
 func (a *audit) readFamily(family int) ([]hop, error) {
-	const attempts = 5
-	for attempt := 1; ; attempt++ {
+	return rtnl.RetryInterrupted(func() ([]hop, error) {
 		var hops []hop
 		err := a.Kernel.RouteEach(rtnl.RouteFilter{Family: family, Table: a.Table}, func(route *netlink.Route) error {
 			if route.Protocol == unix.RTPROT_KERNEL {
@@ -54,10 +52,8 @@ func (a *audit) readFamily(family int) ([]hop, error) {
 			}
 			return nil
 		})
-		if err == nil || attempt == attempts || !errors.Is(err, unix.EINTR) {
-			return hops, err
-		}
-	}
+		return hops, err
+	})
 }
 
 func prefixOf(dst *net.IPNet, family int) netip.Prefix {
@@ -115,7 +111,7 @@ func (a *audit) readRouting() (map[int]*netlink.LinkAttrs, []hop, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	list, err := a.Kernel.LinkList()
+	list, err := rtnl.RetryInterrupted(a.Kernel.LinkList)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/manx-dataplane/manx/dataplane"
 	"github.com/manx-dataplane/manx/manifests"
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
 // workload is a host-side veth whose name says that it is a workload's.
@@ -31,7 +32,7 @@ type workload struct {
 }
 
 func (a *audit) readWorkloads() ([]workload, error) {
-	links, err := a.Kernel.LinkList()
+	links, err := rtnl.RetryInterrupted(a.Kernel.LinkList)
 	if err != nil {
 		return nil, err
 	}

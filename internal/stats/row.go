@@ -81,7 +81,7 @@ func Collect(kernel qos.ReadKernel, selection Selection) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := kernel.LinkList()
+	links, err := rtnl.RetryInterrupted(kernel.LinkList)
 	if err != nil {
 		return nil, err
 	}

@@ -106,7 +106,7 @@ func (v *View) use(target int, iface string) {
 // qdiscs, and one of filters for each clsact qdisc and each qdisc of a kind that
 // may have filters.
 func (v *View) lookElsewhere(kernel qos.ReadKernel) error {
-	qdiscs, err := retry(kernel.QdiscList)
+	qdiscs, err := rtnl.RetryInterrupted(kernel.QdiscList)
 	if err != nil {
 		return fmt.Errorf("look for redirects: %w", err)
 	}
@@ -123,7 +123,7 @@ func (v *View) lookElsewhere(kernel qos.ReadKernel) error {
 		if parent == 0 || iface == nil { // a default qdisc, which has none
 			continue
 		}
-		filters, err := retry(func() ([]netlink.Filter, error) { return kernel.FilterList(iface.Index, parent) })
+		filters, err := rtnl.RetryInterrupted(func() ([]netlink.Filter, error) { return kernel.FilterList(iface.Index, parent) })
 		if err != nil && !rtnl.IsAbsent(err) && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("look for redirects of %s: %w", iface.Name, err)
 		}
@@ -156,15 +156,4 @@ func redirectTargets(filter netlink.Filter) []int {
 		}
 	}
 	return targets
-}
-
-// retry repeats a dump that something changed meanwhile.
-func retry[T any](dump func() (T, error)) (T, error) {
-	const attempts = 5
-	for attempt := 1; ; attempt++ {
-		result, err := dump()
-		if err == nil || attempt == attempts || !errors.Is(err, unix.EINTR) {
-			return result, err
-		}
-	}
 }

@@ -82,7 +82,7 @@ func (s *standIn) round() error {
 		return fmt.Errorf("%w: wire %s to %s (ifindex %d): %w", errFalseDelete, veth, name, index, err)
 	}
 	for range 3 {
-		s.pause(10 * time.Millisecond)
+		s.pause(5 * time.Millisecond)
 		if _, err := s.kernel.LinkByIndex(index); err != nil {
 			return fmt.Errorf("%w: %s (ifindex %d) of %s: %w", errFalseDelete, name, index, veth, err)
 		}
