@@ -1,9 +1,13 @@
-// Command crashmanx is "manx run", except that it SIGKILLs itself just before a
-// chosen kernel write. It exists for the crash tests.
+// Command crashmanx is "manx run" with faults: it SIGKILLs itself just before a
+// chosen kernel write, and its event socket can be made so small that it overruns.
+// It exists for the tests of crashes and chaos.
 //
-// The directory CRASH_DIR controls it. Nothing happens while it holds no file "at".
-// From then on writes are counted and appended to the file "writes", and before the
-// write whose number "at" holds the process kills itself; 0 never does.
+// The directory CRASH_DIR controls the crashes. Nothing happens while it holds no
+// file "at". From then on writes are counted and appended to the file "writes", and
+// before the write whose number "at" holds the process kills itself; 0 never does.
+// Writes of sysctls count too, unless "at" goes on with the word "netlink".
+//
+// EVENT_RECEIVE_BUFFER is the size in bytes of the event socket's receive buffer.
 package main
 
 import (
@@ -13,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,23 +26,62 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/manx-dataplane/manx/agent"
+	"github.com/manx-dataplane/manx/endpointmgr"
+	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
 func main() {
-	options := agent.Options{
-		Environ: os.Environ(),
-		Log:     logrus.New(),
-		Kernel:  agent.LinuxKernel{BeforeWrite: (&bomb{dir: os.Getenv("CRASH_DIR")}).beforeWrite},
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
 	}
+}
+
+func run() error {
+	b := &bomb{dir: os.Getenv("CRASH_DIR")}
+	k := kernel{bomb: b, LinuxKernel: agent.LinuxKernel{BeforeWrite: b.beforeWrite}}
+	if text := os.Getenv("EVENT_RECEIVE_BUFFER"); text != "" {
+		var err error
+		if k.receiveBuffer, err = strconv.Atoi(text); err != nil {
+			return fmt.Errorf("EVENT_RECEIVE_BUFFER: %w", err)
+		}
+	}
+	options := agent.Options{Environ: os.Environ(), Log: logrus.New(), Kernel: k}
 	flag.StringVar(&options.ConfigFile, "config", "", "FelixConfiguration manifest")
 	flag.StringVar(&options.EndpointsDir, "endpoints", "", "directory of WorkloadEndpoint manifests")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := agent.Run(ctx, options); err != nil {
-		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
-	}
+	return agent.Run(ctx, options)
+}
+
+// kernel is the real one with the faults.
+type kernel struct {
+	agent.LinuxKernel
+	bomb          *bomb
+	receiveBuffer int // zero means rtnl's default
+}
+
+// Events opens the event socket with the chosen receive buffer.
+func (k kernel) Events(options rtnl.EventOptions) (ifacemonitor.EventSocket, error) {
+	options.ReceiveBuffer = k.receiveBuffer
+	return k.LinuxKernel.Events(options)
+}
+
+// Sysctls counts their writes.
+func (k kernel) Sysctls() endpointmgr.Sysctls {
+	return countedSysctls{Sysctls: k.LinuxKernel.Sysctls(), bomb: k.bomb}
+}
+
+type countedSysctls struct {
+	endpointmgr.Sysctls
+	bomb *bomb
+}
+
+func (s countedSysctls) WriteSysctl(path, value string) error {
+	s.bomb.before("write sysctl "+path, false)
+	return s.Sysctls.WriteSysctl(path, value)
 }
 
 type bomb struct {
@@ -47,16 +91,19 @@ type bomb struct {
 	writes int
 }
 
-func (b *bomb) beforeWrite(op string) {
+func (b *bomb) beforeWrite(op string) { b.before(op, true) }
+
+func (b *bomb) before(op string, isNetlink bool) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	at, err := os.ReadFile(filepath.Join(b.dir, "at"))
-	if err != nil {
+	data, err := os.ReadFile(filepath.Join(b.dir, "at"))
+	at := strings.Fields(string(data))
+	if err != nil || len(at) == 0 || !isNetlink && slices.Contains(at[1:], "netlink") {
 		return
 	}
 	b.writes++
 	b.record(op)
-	if strings.TrimSpace(string(at)) == strconv.Itoa(b.writes) {
+	if at[0] == strconv.Itoa(b.writes) {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}

@@ -198,7 +198,13 @@ func (n *Node) foreignOn(link netlink.Link, names map[int]string) []string {
 
 // filterText describes a filter, and says whether it is the agent's.
 func filterText(filter netlink.Filter, names map[int]string) (text string, ours bool) {
-	text = fmt.Sprintf("%s %+v", filter.Type(), *filter.Attrs())
+	attrs := *filter.Attrs()
+	if attrs.Parent == netlink.MakeHandle(0xffff, 0) {
+		// The kernel reports, for all filters of a block, the parent by which the last one
+		// was added (tc_new_tfilter); at an ingress qdisc these two are the same.
+		attrs.Parent = netlink.HANDLE_MIN_INGRESS
+	}
+	text = fmt.Sprintf("%s %+v", filter.Type(), attrs)
 	switch f := filter.(type) {
 	case *netlink.U32:
 		for _, action := range f.Actions {
