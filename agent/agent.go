@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/manx-dataplane/manx/config"
 	"github.com/manx-dataplane/manx/dataplane"
+	"github.com/manx-dataplane/manx/endpointmgr/statusfile"
 	"github.com/manx-dataplane/manx/manifests"
 	"github.com/manx-dataplane/manx/rtnl"
 )
@@ -29,8 +31,13 @@ type Options struct {
 	Log *logrus.Logger
 }
 
+// stopTimeout is how long Run waits, once ctx is done, for kernel requests that are
+// under way.
+const stopTimeout = time.Second
+
 // Run runs the agent until ctx is done, and then returns nil, leaving the kernel's
-// state in place.
+// state in place. If a kernel request does not return within a second it is left
+// behind, with the goroutine that waits for it: the process is meant to end then.
 //
 // It returns an error where it cannot begin (a configuration that is invalid, a
 // directory that is missing, ErrAlreadyRunning) or cannot go on (an address for
@@ -57,8 +64,27 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	stopped := make(chan error, 1)
+	go func() {
+		err := runLocked(ctx, options, watcher, current)
+		stopped <- errors.Join(err, lock.Close())
+	}()
+	select {
+	case err := <-stopped:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-stopped:
+		return err
+	case <-time.After(stopTimeout):
+		options.Log.Warn("Stopped in the middle of a kernel request that does not return; the next start takes over")
+		return nil
+	}
+}
 
+// runLocked runs pipelines and follows the configuration until ctx is done.
+func runLocked(ctx context.Context, options Options, watcher *config.Watcher, current *config.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	configs := make(chan *config.Config)
@@ -71,7 +97,7 @@ func Run(ctx context.Context, options Options) error {
 			}
 		})
 	}()
-	err = runPipelines(ctx, options, current, configs)
+	err := runPipelines(ctx, options, current, configs)
 	cancel()
 	return errors.Join(err, <-watching)
 }
@@ -94,6 +120,12 @@ func runPipelines(ctx context.Context, options Options, current *config.Config, 
 		next, err := p.runUntilChanged(ctx, options.Log, configs)
 		if err != nil || ctx.Err() != nil {
 			return err
+		}
+		if next.EndpointStatusPathPrefix != current.EndpointStatusPathPrefix {
+			// From now on nobody would keep them true.
+			if err := statusfile.NewWriter(current.EndpointStatusPathPrefix).OnAllReported(); err != nil {
+				options.Log.WithError(err).Warn("Could not remove endpoint status files that are written no longer")
+			}
 		}
 		options.Log.Info("Configuration changed; starting anew with kernel state in place")
 		current = next

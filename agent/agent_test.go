@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -108,7 +109,9 @@ var _ = Describe("Run", func() {
 	// configure replaces the configuration file atomically.
 	configure := func(spec ...string) {
 		GinkgoHelper()
-		spec = append(spec, fmt.Sprintf("endpointStatusPathPrefix: %q", filepath.Dir(options.ConfigFile)))
+		if !slices.ContainsFunc(spec, func(field string) bool { return strings.HasPrefix(field, "endpointStatusPathPrefix") }) {
+			spec = append(spec, fmt.Sprintf("endpointStatusPathPrefix: %q", filepath.Dir(options.ConfigFile)))
+		}
 		text := "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\nmetadata: {name: default}\nspec:\n  " +
 			strings.Join(spec, "\n  ") + "\n"
 		Expect(os.WriteFile(options.ConfigFile+".tmp", []byte(text), 0o644)).To(Succeed())
@@ -221,6 +224,78 @@ var _ = Describe("Run", func() {
 		Eventually(get(health, "/liveness")).Should(HavePrefix("200"))
 		Eventually(get(metrics, "/metrics")).Should(ContainSubstring("manx_dataplane_"))
 		http.DefaultClient.CloseIdleConnections()
+	})
+
+	It("stops within two seconds though a kernel request does not return", func() {
+		configure()
+		addPod()
+		addEndpoint()
+		release := world.Hang(mocks.BeforeEffect, func(c mocks.Call) bool { return c.Op == mocks.OpRouteBatch })
+		defer release()
+		start()
+		Eventually(world.Hung).Should(BeNumerically(">", 0))
+		cancel()
+		Eventually(done, "2s").Should(Receive(BeNil()))
+		done = nil
+		Expect(log).To(gbytes.Say("does not return"))
+		release()
+		Eventually(world.OpenHandles).Should(BeZero())
+	})
+
+	It("waits for an apply that is under way before it builds the pipeline anew", func() {
+		configure()
+		addPod()
+		addEndpoint()
+		release := world.Hang(mocks.BeforeEffect, func(c mocks.Call) bool { return c.Op == mocks.OpRouteBatch })
+		defer release()
+		start()
+		Eventually(world.Hung).Should(BeNumerically(">", 0))
+		configure("deviceRouteProtocol: 99")
+		Consistently(done, "1500ms").ShouldNot(Receive())
+		Expect(log).NotTo(gbytes.Say("starting anew"))
+		release()
+		Eventually(protocols, "5s").Should(ConsistOf(99, 99))
+	})
+
+	It("follows qosRemoveExternalShapers", func() {
+		configure()
+		_, err := world.AddPod(veth)
+		Expect(err).NotTo(HaveOccurred())
+		link, err := world.Outside().LinkByName(veth)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(world.Outside().QdiscReplace(&netlink.Tbf{
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)},
+			Rate:       1e6, Limit: 1 << 20, Buffer: 1 << 20,
+		})).To(Succeed())
+		shaped := func() bool {
+			qdiscs, err := world.Outside().QdiscList()
+			Expect(err).NotTo(HaveOccurred())
+			return slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool {
+				return q.Type() == "tbf" && q.Attrs().LinkIndex == link.Attrs().Index
+			})
+		}
+		addEndpoint() // it has no ingress limit
+		start()
+		Eventually(ifbExists).Should(BeTrue())
+		Expect(shaped()).To(BeTrue())
+		configure("qosRemoveExternalShapers: Enabled")
+		Eventually(shaped, "5s").Should(BeFalse())
+	})
+
+	It("leaves no status files behind where they are written no longer", func() {
+		configure()
+		addPod()
+		addEndpoint()
+		start()
+		file := func(prefix string) string {
+			return filepath.Join(prefix, "endpoint-status", "k8s default%2Fifb-repro eth0")
+		}
+		before := filepath.Dir(options.ConfigFile)
+		after := GinkgoT().TempDir()
+		Eventually(file(before)).Should(BeAnExistingFile())
+		configure(fmt.Sprintf("endpointStatusPathPrefix: %q", after))
+		Eventually(file(after), "5s").Should(BeAnExistingFile())
+		Expect(file(before)).NotTo(BeAnExistingFile())
 	})
 
 	It("says so and stops when the address for health is taken", func() {

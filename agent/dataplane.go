@@ -172,16 +172,12 @@ func (d *Dataplane) Health() dataplane.Report { return d.driver.Health() }
 func (d *Dataplane) HealthHandler() http.Handler { return d.driver.HealthHandler() }
 
 // Run runs all parts until ctx is done, and then returns nil with kernel state left
-// in place, or until one of them fails.
+// in place, or until one of them fails. It waits for kernel requests of the driver
+// that are under way.
 func (d *Dataplane) Run(ctx context.Context) error {
+	defer d.close()
 	parts := newParts(ctx)
-	parts.start("dataplane driver", func(ctx context.Context) error {
-		if err := d.driver.Run(ctx); err != nil {
-			return err // it left behind who may still be using these sockets
-		}
-		d.close()
-		return nil
-	})
+	parts.start("dataplane driver", d.driver.Run)
 	parts.start("interface monitor", d.monitor.Run)
 	parts.start("reaper", d.reaper.Run)
 	return parts.Wait()
@@ -216,7 +212,7 @@ type shaperSwitch struct {
 }
 
 func (s shaperSwitch) OnUpdate(msg any) {
-	if update, ok := msg.(dataplane.ConfigUpdate); ok {
+	if update, ok := msg.(dataplane.ConfigUpdate); ok && update.Config != nil {
 		s.shapers.SetEnabled(update.Config.QoSControls)
 	}
 }

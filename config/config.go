@@ -99,11 +99,12 @@ func (c *Config) RestartEqual(o *Config) bool {
 // running pipeline.
 func (c *Config) withoutRuntimeFields() *Config {
 	fixed := *c
+	fixed.RouteRefreshInterval = 0
+	fixed.FloatingIPs = false
 	fixed.QoSControls = false
 	fixed.QoSKubernetesAnnotations = false
 	fixed.QoSRefreshInterval = 0
 	fixed.QoSDefaultBurstBits = 0
-	fixed.QoSRemoveExternalShapers = false
 	fixed.LogSeverityScreen = 0
 	return &fixed
 }

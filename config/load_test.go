@@ -320,7 +320,8 @@ var _ = Describe("Config", func() {
 		"healthHost": "h", "healthPort": "1", "prometheusMetricsEnabled": "true", "prometheusMetricsHost": "h",
 		"prometheusMetricsPort": "1", "prometheusWorkloadMetricsEnabled": "true", "endpointStatusPathPrefix": "/x",
 	}
-	running := []string{"qosControls", "qosKubernetesAnnotations", "qosRefreshInterval", "qosDefaultBurst", "qosRemoveExternalShapers", "logSeverityScreen"}
+	running := []string{"routeRefreshInterval", "floatingIPs",
+		"qosControls", "qosKubernetesAnnotations", "qosRefreshInterval", "qosDefaultBurst", "logSeverityScreen"}
 
 	It("compares every field, and knows which ones a running pipeline takes over", func() {
 		Expect(others).To(HaveLen(len(honouredFields())))

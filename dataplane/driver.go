@@ -25,7 +25,6 @@ const (
 	DefaultRetryMin        = 100 * time.Millisecond
 	DefaultRetryMax        = 10 * time.Second
 	DefaultLivenessTimeout = 90 * time.Second
-	DefaultStopTimeout     = time.Second
 )
 
 // queueLength is how many messages may wait: the first sync of 5,000 interfaces
@@ -62,9 +61,6 @@ type Config struct {
 	// LivenessTimeout is how long the loop may take to come round before the driver
 	// calls itself dead.
 	LivenessTimeout time.Duration
-	// StopTimeout is how long Run waits, when it is told to stop during an apply, for
-	// syncers that are in the middle of theirs.
-	StopTimeout time.Duration
 }
 
 // withDefaults returns the Config with what was left out filled in.
@@ -85,7 +81,6 @@ func (c Config) withDefaults() Config {
 		{&c.RetryMin, DefaultRetryMin},
 		{&c.RetryMax, DefaultRetryMax},
 		{&c.LivenessTimeout, DefaultLivenessTimeout},
-		{&c.StopTimeout, DefaultStopTimeout},
 	} {
 		if *d.field <= 0 {
 			*d.field = d.value
@@ -222,9 +217,10 @@ func (d *Driver) Wake() {
 	}
 }
 
-// Run runs the loop until ctx is done, and then returns nil at once, leaving what
-// was programmed as it is. If a syncer is in the middle of an Apply it waits up to
-// StopTimeout for it, and returns an error that names those it left behind.
+// Run runs the loop until ctx is done, and then returns nil, leaving what was
+// programmed as it is. It waits for an apply that is under way, so that nothing is
+// written once it has returned; a process that has to end whatever the kernel does
+// ends without waiting for Run.
 func (d *Driver) Run(ctx context.Context) error {
 	if !d.started.CompareAndSwap(false, true) {
 		return errors.New("driver was started before")
@@ -233,5 +229,6 @@ func (d *Driver) Run(ctx context.Context) error {
 		close(d.stopped)
 		d.health.stop()
 	}()
-	return newLoop(d).run(ctx)
+	newLoop(d).run(ctx)
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -64,7 +65,7 @@ func newLoop(d *Driver) *loop {
 	return l
 }
 
-func (l *loop) run(ctx context.Context) error {
+func (l *loop) run(ctx context.Context) {
 	for {
 		now := l.cfg.Clock.Now()
 		timer := l.cfg.Clock.NewTimer(l.nextRound(now).Sub(now))
@@ -78,11 +79,9 @@ func (l *loop) run(ctx context.Context) error {
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
-		if err := l.round(ctx); err != nil {
-			return err
-		}
+		l.round()
 	}
 }
 
@@ -160,18 +159,15 @@ func (l *loop) nextRound(now time.Time) time.Time {
 }
 
 // round does what is due.
-func (l *loop) round(ctx context.Context) error {
+func (l *loop) round() {
 	now := l.cfg.Clock.Now()
 	if l.inSync() {
 		l.checkTimers(now)
 		if l.dirty && l.throttle.take(now) {
-			if err := l.apply(ctx, now); err != nil {
-				return err
-			}
+			l.apply(now)
 		}
 	}
 	l.reportHealth()
-	return nil
 }
 
 // checkTimers notes what has fallen due.
@@ -202,9 +198,8 @@ func (l *loop) queueResync(tables bool) {
 	l.dirty = true
 }
 
-// apply brings the kernel to the desired state. It returns an error only if the
-// loop has to end.
-func (l *loop) apply(ctx context.Context, start time.Time) error {
+// apply brings the kernel to the desired state.
+func (l *loop) apply(start time.Time) {
 	fresh := l.fresh
 	if !fresh && reached(l.retryAt, start) {
 		l.metrics.retries.Inc()
@@ -213,10 +208,7 @@ func (l *loop) apply(ctx context.Context, start time.Time) error {
 
 	var errs []error
 	errs = append(errs, l.completeManagers()...)
-	applyErr, err := l.applySyncers(ctx)
-	if err != nil {
-		return err
-	}
+	applyErr := l.applySyncers()
 	errs = append(errs, applyErr)
 	for _, m := range l.managers {
 		if completer, ok := m.(ApplyCompleter); ok {
@@ -225,7 +217,9 @@ func (l *loop) apply(ctx context.Context, start time.Time) error {
 	}
 	l.applied = true
 	l.scheduleRetry(errors.Join(errs...), fresh)
-	l.recheckAt = l.earliestRecheck()
+	if l.recheckAt = l.earliestRecheck(); !l.retryAt.IsZero() && reached(l.recheckAt, l.cfg.Clock.Now()) {
+		l.recheckAt = time.Time{} // what is still due is what failed: it waits for the retry
+	}
 	l.metrics.applies.Inc()
 	end := l.cfg.Clock.Now()
 	l.metrics.applySeconds.Observe(end.Sub(start).Seconds())
@@ -233,7 +227,6 @@ func (l *loop) apply(ctx context.Context, start time.Time) error {
 	if l.lastErr == "" {
 		l.metrics.lastSuccess.Set(unixSeconds(end))
 	}
-	return nil
 }
 
 // completeManagers lets all managers act, whether or not others fail.
@@ -249,42 +242,22 @@ func (l *loop) completeManagers() (errs []error) {
 	return errs
 }
 
-// applySyncers applies all syncers in parallel and joins their errors in
-// applyErr. It returns err if it had to leave some behind in order to stop.
-func (l *loop) applySyncers(ctx context.Context) (applyErr, err error) {
-	type result struct {
-		syncer *syncer
-		err    error
-	}
-	results := make(chan result, len(l.syncers))
-	for _, s := range l.syncers {
+// applySyncers applies all syncers in parallel, waits for them and joins their
+// errors.
+func (l *loop) applySyncers() error {
+	errs := make([]error, len(l.syncers))
+	var running sync.WaitGroup
+	for i, s := range l.syncers {
 		s.applyStart.Store(l.cfg.Clock.Now().UnixNano())
-		go func() {
-			err := s.Apply()
-			s.applyStart.Store(0)
-			results <- result{s, err}
-		}()
-	}
-	var errs []error
-	var giveUp <-chan time.Time
-	done := ctx.Done()
-	for running := len(l.syncers); running > 0; {
-		select {
-		case r := <-results:
-			running--
-			if r.err != nil {
-				errs = append(errs, l.count(r.syncer.name, fmt.Errorf("%s: %w", r.syncer.name, r.err)))
+		running.Go(func() {
+			defer s.applyStart.Store(0)
+			if err := s.Apply(); err != nil {
+				errs[i] = l.count(s.name, fmt.Errorf("%s: %w", s.name, err))
 			}
-		case <-done:
-			timer := l.cfg.Clock.NewTimer(l.cfg.StopTimeout)
-			defer timer.Stop()
-			done, giveUp = nil, timer.C()
-		case <-giveUp:
-			return nil, fmt.Errorf("stopped, leaving behind what is still applying: %s",
-				strings.Join(l.applying(), ", "))
-		}
+		})
 	}
-	return errors.Join(errs...), nil
+	running.Wait()
+	return errors.Join(errs...)
 }
 
 // count counts a part's error and returns it.
