@@ -36,7 +36,7 @@ type incarnation struct {
 }
 
 // The agent may take stopBound to stop, whatever hangs for ever in the reaper, and
-// slowStopBound where its other kernel calls take long.
+// slowStopBound where its other kernel calls may take long.
 const (
 	stopBound     = 2 * time.Second
 	slowStopBound = 40 * time.Second
@@ -96,7 +96,7 @@ func (w *world) stop() {
 	var err error
 	ended, left := false, false
 	bound := stopBound
-	if w.faults.slow > 0 {
+	if w.wasSlow {
 		bound = slowStopBound
 	}
 	w.gate.run(bound, func() bool {

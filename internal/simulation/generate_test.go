@@ -39,7 +39,8 @@ func generate(seed uint64) scenario {
 		interrupts:   g.IntN(60),
 	}
 	g.options.liesReads = !g.options.noRefresh && g.chance(20)
-	if g.chance(40) {
+	g.options.lossless = g.chance(30)
+	if !g.options.lossless && g.chance(50) {
 		g.options.capacity = 4 + g.IntN(20)
 	}
 	if g.chance(12) {
@@ -201,7 +202,7 @@ func (w *world) dropEndpointsOf(iface string) {
 // recreate replaces a pod by one of the same name, at times under the same index.
 func (g *generator) recreate() {
 	slot := g.slot()
-	same := g.chance(25)
+	same := g.options.lossless && g.chance(40)
 	text := "the pod is re-created: " + slot
 	if same {
 		text += ", with the same index"
@@ -233,6 +234,9 @@ func (g *generator) mtu() {
 }
 
 func (g *generator) flap() {
+	if g.options.noRefresh && !g.options.lossless {
+		return // a flap that is lost takes routes along, and only a refresh sees that
+	}
 	slot := g.slot()
 	set, end := (*world).hostUp, "host"
 	if g.chance(40) {
@@ -288,7 +292,7 @@ func (g *generator) trouble() {
 	if g.chance(30) {
 		f.slow = 50
 	}
-	g.emit(func(w *world) { w.faults = f }, "kernel calls fail from now on: %+v", f)
+	g.emit(func(w *world) { w.faults, w.wasSlow = f, w.wasSlow || f.slow > 0 }, "kernel calls fail from now on: %+v", f)
 	for range g.IntN(3) {
 		g.any()
 	}
@@ -296,6 +300,9 @@ func (g *generator) trouble() {
 }
 
 func (g *generator) socketTrouble() {
+	if g.options.lossless {
+		return
+	}
 	errno := []unix.Errno{unix.ENOBUFS, unix.ENOBUFS, unix.ENOBUFS, unix.ENETDOWN}[g.IntN(4)]
 	g.emit(func(w *world) { w.kernel.FailEvents(errno) }, "event sockets fail with %v", errno)
 }
@@ -329,7 +336,7 @@ func (g *generator) switches() {
 
 // reorder makes event sockets deliver late, twice and out of order, as an embedder may.
 func (g *generator) reorder() {
-	if g.options.noRefresh {
+	if g.options.noRefresh || g.options.lossless {
 		return
 	}
 	g.emit(func(w *world) { w.reordering = true }, "events come late, twice and out of order from now on")

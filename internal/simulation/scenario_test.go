@@ -27,8 +27,11 @@ type options struct {
 	capacity     int  // of event sockets, in messages; 0: unlimited
 	chunk        int  // of dumps
 	overtakes    bool // multicasts overtake chunks of a dump
-	interrupts   int  // per cent of dumps, while calls fail
-	statusDir    string
+	// lossless is whether no event is ever lost. Only then are pods re-created with
+	// their former index, which nothing but events shows.
+	lossless   bool
+	interrupts int // per cent of dumps, while calls fail
+	statusDir  string
 }
 
 // scenario is what a seed stands for.

@@ -27,12 +27,12 @@ type world struct {
 	outside *mocks.Handle
 	gate    *gate
 
-	faults   faults
-	counts   map[string]int // calls so far, for faults
-	hang     hangOrder
-	hung     map[string]bool // names of devices whose delete hangs
-	excused  map[string]bool // those whose delete hung to the end
-	agent    *incarnation    // nil while there is none
+	faults  faults
+	counts  map[string]int // calls so far, for faults
+	hang    hangOrder
+	hung    map[string]bool // names of devices whose delete hangs
+	excused map[string]bool // those whose delete hung to the end
+	agent   *incarnation    // nil while there is none
 
 	said     sync.Mutex // guards what follows: logs and listeners are not granted
 	problems []string
@@ -45,6 +45,7 @@ type world struct {
 	foreign   map[int]string // names of foreign devices, by ifindex
 	lastIndex int            // of the pod that went last
 
+	wasSlow    bool
 	leftOpen   int // handles that an agent left open that did not end cleanly
 	reordering bool
 	vandalized map[string]time.Time // interfaces, when last
@@ -64,9 +65,10 @@ type pod struct {
 	hostUp, peerUp  bool
 	mtu             int
 	hook            string // made by others: "", "clsact", "ingress"
-	foreignRoot     bool   // a root TBF 1: was there first
-	rootWasBorrowed bool   // and an ingress limit took it over
-	armedEgress     bool   // its limits were seen in force
+	renamed         bool
+	foreignRoot     bool // a root TBF 1: was there first
+	rootWasBorrowed bool // and an ingress limit took it over
+	armedEgress     bool // its limits were seen in force
 	armedIngress    bool
 }
 
@@ -283,7 +285,10 @@ func (w *world) renamePod(from, to string) {
 	w.must(w.outside.LinkSetName(ref(p.index), to))
 	delete(w.pods, from)
 	w.pods[to] = p
-	p.name = to
+	p.name, p.renamed = to, true
+	if ingress, _ := w.wanted(to); p.foreignRoot && ingress != nil {
+		p.rootWasBorrowed = true
+	}
 	p.armedEgress, p.armedIngress = false, false
 	w.limitsCleared(from)
 	w.limitsCleared(to)
