@@ -3,7 +3,6 @@ package qos
 import (
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 
 	"github.com/sirupsen/logrus"
@@ -14,9 +13,12 @@ import (
 // syncEgress makes an IFB shape what comes from the workload. The order of
 // operations loses no packet and leaves no moment without the limit:
 //
-//	set:   IFB, up → TBF on it → ingress qdisc → filter (which switches over)
+//	set:   IFB → TBF on it → up → ingress qdisc → filter (which switches over)
 //	clear: filter → ingress qdisc → IFB
 //	fresh: clear; wait until the IFB is gone; set
+//
+// The TBF comes before "up" since the kernel has to wait for RCU to change the
+// root qdisc of a device that is up.
 func (s *Syncer) syncEgress(veth *Interface, limit *Limit) error {
 	name := IFBName(veth.Name)
 	ifb := s.snapshot.ByName(name)
@@ -38,94 +40,98 @@ func (s *Syncer) syncEgress(veth *Interface, limit *Limit) error {
 		return nil
 	}
 	switch {
-	case ifb != nil && ifb.Kind != "ifb":
-		return fmt.Errorf("the name %s is taken by a device of kind %q (ifindex %d): %w", name, ifb.Kind, ifb.Index, unix.EEXIST)
 	case ifb == nil:
-		return s.createShaper(veth, name, *limit)
-	case !veth.RedirectsTo(ifb.Index):
+		var err error
+		if ifb, err = s.createIFB(veth, name); err != nil {
+			return s.unlessLacking("ifb", fmt.Errorf("create IFB device: %w", err))
+		}
+	case ifb.Kind != "ifb":
+		return fmt.Errorf("the name %s is taken by a device of kind %q (ifindex %d): %w", name, ifb.Kind, ifb.Index, unix.EEXIST)
+	case !veth.RedirectsTo(ifb.Index) && s.memory.unused[ifb.Index] != veth.Index:
 		s.log.WithFields(logrus.Fields{"iface": veth.Name, "ifindex": veth.Index, "ifb": name, "reason": ReasonStale}).
 			Info("Replacing an IFB device of an earlier interface of this name")
 		s.await(name)
 		return s.retire(ifb, s.attachments()[ifb.Index], ReasonStale, true)
 	}
-	return s.adjustShaper(veth, ifb, *limit)
+	kind, err := s.setUpShaper(veth, ifb, *limit)
+	if err == nil {
+		delete(s.memory.unused, ifb.Index)
+		return nil
+	}
+	if err := s.unlessLacking(kind, err); err != nil {
+		return err
+	}
+	if veth.RedirectsTo(ifb.Index) {
+		return nil
+	}
+	return s.retire(ifb, nil, ReasonStale, false)
 }
 
-// createShaper makes the IFB and switches over to it. If that fails half-way the
-// IFB is not redirected to, and so the next attempt replaces it.
-func (s *Syncer) createShaper(veth *Interface, name string, limit Limit) error {
+// createIFB makes the device, which nothing redirects to yet. If what comes after
+// fails, the next attempt goes on with it.
+func (s *Syncer) createIFB(veth *Interface, name string) (*Interface, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	attrs.MTU = veth.MTU
-	attrs.Flags = net.FlagUp
 	link := &netlink.Ifb{LinkAttrs: attrs}
 	if err := s.kernel.LinkAdd(link); err != nil {
-		if s.lacks("ifb", err) {
-			return nil
-		}
-		return fmt.Errorf("create IFB device: %w", err)
+		return nil, err
 	}
-	ifb := &Interface{Name: name, Index: link.Attrs().Index, Kind: "ifb", MTU: veth.MTU, Up: true}
+	ifb := &Interface{Name: name, Index: link.Attrs().Index, Kind: "ifb", MTU: veth.MTU}
 	s.addInterface(ifb)
-	lacking, err := s.setUpShaper(veth, ifb, limit)
-	if lacking {
-		return s.retire(ifb, s.attachments()[ifb.Index], ReasonStale, false)
-	}
-	if err == nil {
-		s.log.WithFields(logrus.Fields{"iface": veth.Name, "ifindex": veth.Index, "ifb": name}).Debug("Set egress limit")
-	}
-	return err
+	s.memory.unused[ifb.Index] = veth.Index
+	s.log.WithFields(logrus.Fields{"iface": veth.Name, "ifindex": veth.Index, "ifb": name}).Debug("Created IFB device")
+	return ifb, nil
 }
 
-// setUpShaper does what comes after the IFB's creation. It reports whether the
-// kernel lacks something for it.
-func (s *Syncer) setUpShaper(veth, ifb *Interface, limit Limit) (lacking bool, err error) {
-	if err := s.setTBF(ifb, limit, veth.MTU); err != nil {
-		return s.lacks("tbf", err), err
-	}
-	if veth.Hook == HookNone {
-		hook := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
-			LinkIndex: veth.Index, Parent: netlink.HANDLE_INGRESS, Handle: hookHandle,
-		}}
-		if err := s.kernel.QdiscAdd(hook); err != nil {
-			return s.lacks("ingress", err), fmt.Errorf("add ingress qdisc: %w", err)
-		}
-		veth.Hook, veth.Filters = HookIngress, nil
-		s.memory.hookIsOurs[veth.Index] = true
-	} else if _, known := s.memory.hookIsOurs[veth.Index]; !known {
-		s.memory.hookIsOurs[veth.Index] = s.snapshot.hasFiltersOfOurs(veth)
-	}
-	if err := s.redirect(veth, ifb); err != nil {
-		return s.lacks("u32", err), err
-	}
-	return false, nil
-}
-
-// adjustShaper brings an IFB that is in use in line, in place.
-func (s *Syncer) adjustShaper(veth, ifb *Interface, limit Limit) error {
+// setUpShaper makes an IFB shape what the veth sends, and does nothing where it
+// does. With an error it says what kind of object the kernel refused to create, if
+// it was that.
+func (s *Syncer) setUpShaper(veth, ifb *Interface, limit Limit) (kind string, err error) {
 	ref := linkRef(ifb.Name, ifb.Index)
 	if ifb.MTU != veth.MTU {
 		if err := s.kernel.LinkSetMTU(ref, veth.MTU); err != nil {
-			return fmt.Errorf("set MTU of IFB device: %w", err)
+			return "", fmt.Errorf("set MTU of IFB device: %w", err)
 		}
 		ifb.MTU = veth.MTU
 	}
 	if err := s.setTBF(ifb, limit, veth.MTU); err != nil {
-		if s.lacks("tbf", err) {
-			return nil
-		}
-		return err
+		return "tbf", err
 	}
 	if !ifb.Up {
 		if err := s.kernel.LinkSetUp(ref); err != nil {
-			return fmt.Errorf("set up IFB device: %w", err)
+			return "", fmt.Errorf("set up IFB device: %w", err)
 		}
 		ifb.Up = true
 	}
 	if s.isRedirected(veth, ifb) {
-		return nil
+		return "", nil
 	}
-	return s.redirect(veth, ifb)
+	created, err := s.ensureHook(veth)
+	if err != nil {
+		return "ingress", err
+	}
+	return "u32", s.redirect(veth, ifb, created)
+}
+
+// ensureHook makes an ingress qdisc where the veth has none, and reports whether
+// it did.
+func (s *Syncer) ensureHook(veth *Interface) (created bool, err error) {
+	if veth.Hook != HookNone {
+		if _, known := s.memory.hookIsOurs[veth.Index]; !known {
+			s.memory.hookIsOurs[veth.Index] = s.snapshot.hasFiltersOfOurs(veth)
+		}
+		return false, nil
+	}
+	hook := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: veth.Index, Parent: netlink.HANDLE_INGRESS, Handle: hookHandle,
+	}}
+	if err := s.kernel.QdiscAdd(hook); err != nil {
+		return false, fmt.Errorf("add ingress qdisc: %w", err)
+	}
+	veth.Hook, veth.Filters = HookIngress, nil
+	s.memory.hookIsOurs[veth.Index] = true
+	return true, nil
 }
 
 // isRedirected reports whether the veth has exactly the filter that redirect
@@ -146,13 +152,16 @@ func (s *Syncer) isRedirected(veth, ifb *Interface) bool {
 
 // redirect adds our filter, if there is none in its place, and then deletes all
 // others that are ours: those of other implementations with our device as their
-// target, and those whose device is gone.
-func (s *Syncer) redirect(veth, ifb *Interface) error {
-	filters, err := listFilters(s.kernel, veth.Index)
-	if err != nil {
-		return err
+// target, and those whose device is gone. At a new hook there are none.
+func (s *Syncer) redirect(veth, ifb *Interface, newHook bool) error {
+	if !newHook {
+		filters, err := listFilters(s.kernel, veth.Index)
+		if err != nil {
+			return err
+		}
+		veth.Filters = filters
 	}
-	veth.Filters = filters
+	filters := veth.Filters
 	isGood := func(filter Filter) bool {
 		return filter.Marked && filter.Target == ifb.Index && !s.isHidden(filter, filters)
 	}

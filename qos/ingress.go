@@ -16,11 +16,7 @@ func (s *Syncer) syncIngress(veth *Interface, limit *Limit) error {
 		return nil
 	}
 	s.borrow(veth, *limit)
-	err := s.setTBF(veth, *limit, veth.MTU)
-	if err != nil && s.lacks("tbf", err) {
-		return nil
-	}
-	return err
+	return s.unlessLacking("tbf", s.setTBF(veth, *limit, veth.MTU))
 }
 
 // borrow remembers the parameters of a TBF that is not ours and about to be

@@ -2,6 +2,7 @@ package qos
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -68,10 +69,14 @@ func linkRef(name string, index int) netlink.Link {
 // limit takes a TBF only.
 func kindsNeeded() []string { return []string{"ifb", "tbf", "ingress", "u32"} }
 
-// isUnsupported reports whether err, from a request that creates something of a
-// kind, says that the kernel has no such kind.
-func isUnsupported(err error) bool {
-	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT)
+// isUnsupported reports whether err, from a request that creates something of that
+// kind, says that the kernel has no such kind. (EOPNOTSUPP for a filter means that
+// the interface's filters are in a block that it shares with others.)
+func isUnsupported(kind string, err error) bool {
+	if kind == "ifb" {
+		return errors.Is(err, unix.EOPNOTSUPP)
+	}
+	return slices.Contains(kindsNeeded(), kind) && errors.Is(err, unix.ENOENT)
 }
 
 // retryInterrupted repeats a dump that something changed meanwhile.

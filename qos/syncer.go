@@ -93,6 +93,7 @@ type todo struct {
 type memory struct {
 	unclaimed   map[int]time.Time    // since when, by ifindex, for the grace period
 	hookIsOurs  map[int]bool         // who made an ingress qdisc, by ifindex, where known
+	unused      map[int]int          // IFBs that nothing was redirected to yet, and whose they are, by ifindex
 	borrowed    map[int]*netlink.Tbf // root TBFs as they were before we changed them, by ifindex
 	raised      map[int]Limit        // whose too small burst was logged, by ifindex
 	unsupported map[string]bool      // kinds that the kernel lacks: whether since the last resync
@@ -139,6 +140,7 @@ func New(config Config) *Syncer {
 		memory: memory{
 			unclaimed:   make(map[int]time.Time),
 			hookIsOurs:  make(map[int]bool),
+			unused:      make(map[int]int),
 			borrowed:    make(map[int]*netlink.Tbf),
 			raised:      make(map[int]Limit),
 			unsupported: make(map[string]bool),
@@ -394,12 +396,12 @@ func (s *Syncer) takeReaped() bool {
 	return true
 }
 
-// lacks takes note of an error that says that the kernel lacks a kind of object,
-// and reports whether it does. That is said once and tried again only after a
-// resync.
-func (s *Syncer) lacks(kind string, err error) bool {
-	if !isUnsupported(err) {
-		return false
+// unlessLacking returns err, from a request that creates something of that kind, or
+// nil where it says that the kernel lacks that kind: that is said once and tried
+// again only after a resync.
+func (s *Syncer) unlessLacking(kind string, err error) error {
+	if err == nil || !isUnsupported(kind, err) {
+		return err
 	}
 	if _, said := s.memory.unsupported[kind]; !said {
 		s.log.WithField("kind", kind).WithError(err).
@@ -407,7 +409,7 @@ func (s *Syncer) lacks(kind string, err error) bool {
 	}
 	s.memory.unsupported[kind] = true
 	s.metrics.unsupported.WithLabelValues(kind).Set(1)
-	return true
+	return nil
 }
 
 func (t *todo) any() bool {
@@ -419,6 +421,7 @@ func (m *memory) forget(snapshot *Snapshot) {
 	gone := func(index int) bool { return snapshot.Interfaces[index] == nil }
 	maps.DeleteFunc(m.unclaimed, func(index int, _ time.Time) bool { return gone(index) })
 	maps.DeleteFunc(m.hookIsOurs, func(index int, _ bool) bool { return gone(index) })
+	maps.DeleteFunc(m.unused, func(index int, _ int) bool { return gone(index) })
 	maps.DeleteFunc(m.borrowed, func(index int, _ *netlink.Tbf) bool { return gone(index) })
 	maps.DeleteFunc(m.raised, func(index int, _ Limit) bool { return gone(index) })
 }
