@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -292,6 +293,24 @@ var _ = Describe("Syncer under faults", func() {
 		a.settle()
 		Expect(b.observe().ByName("other0").Hook).To(Equal(qos.HookNone))
 		Expect(b.ifbs()).To(BeEmpty())
+	})
+
+	It("does not give another program's TBF back to a new interface of the same index", func() {
+		b := newMock()
+		removePod := b.addPod(vethName)
+		b.setRoot(vethName, 0x10000, 7e6)
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
+		a.settle()
+		index := b.index(vethName)
+		removePod()
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: vethName, Index: index}, PeerName: "peer"}
+		Expect(b.mock.Outside().LinkAdd(veth)).To(Succeed())
+		a.gone(vethName, index)
+		a.up(b, vethName)
+		a.SetLimits(vethName, qos.Limits{})
+		a.settle()
+		Expect(b.rate(vethName)).To(BeZero())
 	})
 
 	It("programs all other interfaces when one fails, and caps the error", func() {

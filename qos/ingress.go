@@ -49,7 +49,7 @@ func (s *Syncer) clearIngress(veth *Interface) error {
 		}
 		veth.Root = nil
 		s.log.WithFields(logrus.Fields{"iface": veth.Name, "ifindex": veth.Index}).Debug("Removed ingress limit")
-	case was != nil:
+	case was != nil && veth.Root.Type() == was.Type() && veth.Root.Attrs().Handle == was.Handle:
 		if err := s.kernel.QdiscReplace(was); err != nil {
 			return fmt.Errorf("give back another program's TBF: %w", err)
 		}
