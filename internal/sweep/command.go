@@ -62,6 +62,9 @@ func (c Command) Run(ctx context.Context) error {
 
 // finish writes a result, if it is worth it, and returns the exit code.
 func (c Command) finish(result Result, err error, write bool) error {
+	if errors.Is(err, context.Canceled) && c.Err.Terminal {
+		fmt.Fprintln(c.Err) // ends the progress bar's line
+	}
 	if write && !result.Time.IsZero() {
 		if failure := c.write(result); failure != nil {
 			return errors.Join(err, failure)
