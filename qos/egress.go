@@ -31,12 +31,7 @@ func (s *Syncer) syncEgress(veth *Interface, limit *Limit) error {
 		s.todo.reasons[name] = ReasonLimitCleared
 		return s.detach(veth, 0)
 	}
-	for _, kind := range kindsNeeded() {
-		if s.memory.unsupported[kind] {
-			return nil
-		}
-	}
-	if s.mustAwait(name) {
+	if s.lacksAny() || s.mustAwait(name) {
 		return nil
 	}
 	switch {

@@ -34,22 +34,20 @@ func (s *Syncer) borrow(veth *Interface, limit Limit) {
 		Info("Taking over another program's TBF for an ingress limit")
 }
 
-// clearIngress ends what syncIngress did. A TBF that was there before is given its
-// parameters back, or is removed where we alone shape.
+// clearIngress ends what syncIngress did. A TBF that was there before, and still is,
+// is given its parameters back, or is removed where we alone shape.
 func (s *Syncer) clearIngress(veth *Interface) error {
-	if veth.Root == nil {
-		return nil
-	}
 	_, claimed := s.desired[veth.Name]
 	external := s.config.RemoveExternal && s.enabled && claimed && isForeignShaper(veth.Root)
-	switch was := s.memory.borrowed[veth.Index]; {
+	was := s.memory.borrowed[veth.Index]
+	switch have, isTBF := veth.Root.(*netlink.Tbf); {
 	case isOurRoot(veth.Root), external:
 		if err := s.kernel.QdiscDel(rootRef(veth.Root)); err != nil {
 			return fmt.Errorf("remove ingress limit: %w", err)
 		}
 		veth.Root = nil
 		s.log.WithFields(logrus.Fields{"iface": veth.Name, "ifindex": veth.Index}).Debug("Removed ingress limit")
-	case was != nil && veth.Root.Type() == was.Type() && veth.Root.Attrs().Handle == was.Handle:
+	case was != nil && isTBF && have.Handle == was.Handle:
 		if err := s.kernel.QdiscReplace(was); err != nil {
 			return fmt.Errorf("give back another program's TBF: %w", err)
 		}
@@ -94,7 +92,7 @@ func (s *Syncer) sayRaised(iface *Interface, limit Limit, want shaper) {
 // isForeignShaper reports whether the root qdisc is what Felix or the CNI
 // bandwidth plugin makes.
 func isForeignShaper(root netlink.Qdisc) bool {
-	return root.Attrs().Handle == foreignRoot && (root.Type() == "tbf" || root.Type() == "htb")
+	return root != nil && root.Attrs().Handle == foreignRoot && (root.Type() == "tbf" || root.Type() == "htb")
 }
 
 // rootRef names a root qdisc for its deletion.

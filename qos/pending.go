@@ -10,11 +10,10 @@ func (s *Syncer) Pending(iface string) bool {
 	if _, dirty := s.todo.dirty[iface]; dirty {
 		return true
 	}
-	if s.desired[iface].Egress == nil {
+	veth := s.snapshot.ByName(iface)
+	if veth == nil || s.desired[iface].Egress == nil || s.lacksAny() {
 		return false
 	}
-	s.inbox.mu.Lock()
-	defer s.inbox.mu.Unlock()
-	_, waits := s.inbox.waiting[IFBName(iface)]
-	return waits
+	ifb := s.snapshot.ByName(IFBName(iface))
+	return ifb == nil || !veth.RedirectsTo(ifb.Index)
 }

@@ -49,7 +49,8 @@ func (s *Syncer) checkVanished() (errs []error) {
 		link, err := s.kernel.LinkByIndex(index)
 		switch {
 		case err == nil && link.Attrs().Name == name:
-			s.lookUpLater(name) // it may be another of the same name and index
+			delete(s.memory.hookIsOurs, index) // it may be another of the same name and index
+			s.lookUpLater(name)
 		case err == nil:
 			s.snapshot.remove(index)
 			iface.Name = link.Attrs().Name

@@ -177,10 +177,13 @@ func (s *Syncer) RemoveLimits(iface string) {
 	}
 	delete(s.desired, iface)
 	delete(s.todo.dirty, iface)
+	delete(s.todo.appeared, iface)
 	ifb := IFBName(iface)
 	delete(s.owners, ifb)
-	s.sweepLater(ReasonEndpointGone)
-	s.todo.reasons[ifb] = ReasonEndpointGone
+	if s.enabled {
+		s.sweepLater(ReasonEndpointGone)
+		s.todo.reasons[ifb] = ReasonEndpointGone
+	}
 }
 
 // SetEnabled turns shaping on or off. Off: the next Apply removes everything that
@@ -410,6 +413,12 @@ func (s *Syncer) unlessLacking(kind string, err error) error {
 	s.memory.unsupported[kind] = true
 	s.metrics.unsupported.WithLabelValues(kind).Set(1)
 	return nil
+}
+
+// lacksAny reports whether the kernel is known to lack anything that egress limits
+// need.
+func (s *Syncer) lacksAny() bool {
+	return slices.ContainsFunc(kindsNeeded(), func(kind string) bool { return s.memory.unsupported[kind] })
 }
 
 func (t *todo) any() bool {
