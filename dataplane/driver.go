@@ -53,7 +53,7 @@ type Config struct {
 	// doubles with each retry that fails.
 	RetryMin time.Duration
 	RetryMax time.Duration
-	// RouteRefreshInterval is how often managers' route tables resync, and
+	// RouteRefreshInterval is how often managers and their route tables resync, and
 	// QoSRefreshInterval how often the other syncers do; 0 means never. A
 	// ConfigUpdate message changes both.
 	RouteRefreshInterval time.Duration

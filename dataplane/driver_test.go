@@ -280,6 +280,7 @@ func TestRefreshTimersResyncTablesAndOtherSyncersEachAtTheirOwnInterval(t *testi
 			return d
 		}
 		r.Expect(r.timesOf("table resync")).To(Equal(seconds(10, 20, 30, 40, 50)))
+		r.Expect(r.timesOf("manager resync")).To(Equal(seconds(10, 20, 30, 40, 50)))
 		r.Expect(r.timesOf("qos resync")).To(Equal(seconds(25, 50)))
 		r.Expect(r.timesOf("table apply")).To(Equal(seconds(10, 20, 25, 30, 40, 50)))
 	})

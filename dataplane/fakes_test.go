@@ -116,6 +116,8 @@ func (m *fakeManager) OnApplied(err error) error {
 
 func (m *fakeManager) GetRouteTableSyncers() []routetable.SyncerInterface { return m.tables }
 
+func (m *fakeManager) QueueResync() { m.add("%s resync", m.name) }
+
 func (m *fakeManager) NextRecheck() (time.Time, bool) {
 	at := locked(m.journal, func() time.Time { return m.recheck })
 	return at, !at.IsZero()

@@ -178,6 +178,11 @@ func (l *loop) checkTimers(now time.Time) {
 	}
 	if reached(l.routes.due(), now) {
 		l.routes.last = now
+		for _, m := range l.managers {
+			if r, ok := m.(Resyncer); ok {
+				r.QueueResync()
+			}
+		}
 		l.queueResync(true)
 	}
 	if reached(l.qos.due(), now) {

@@ -43,6 +43,15 @@ type ApplyCompleter interface {
 	OnApplied(applyErr error) error
 }
 
+// Resyncer is a Manager that keeps something of its own true outside of its route
+// tables, where others may change it.
+type Resyncer interface {
+	Manager
+	// QueueResync has it looked at anew in the next apply. The driver calls it when it
+	// refreshes the route tables.
+	QueueResync()
+}
+
 // MTUListener is a syncer that wants to know interfaces' MTUs.
 type MTUListener interface {
 	// OnIfaceMTUChanged tells the MTU, in bytes, of an interface that is present.

@@ -20,6 +20,11 @@
 // between two absences, gets its sysctls written anew, and its endpoint is
 // reported down between two lives, even where nothing else was seen of the end.
 //
+// # The node's own addresses
+//
+// An endpoint gets no route for an address of the node's own, nor for a network that
+// holds one, for as long as it does: see Config.IsWorkloadIface.
+//
 // # Status
 //
 // A CNI plugin starts the pod when it sees the endpoint's status. Hence down is

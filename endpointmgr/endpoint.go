@@ -22,10 +22,8 @@ type endpoint struct {
 	want    want
 	removed bool
 	// iface is the interface it claims; nil if its name cannot be used.
-	iface *iface
-	// shadowed and problems are what was last logged of it.
-	shadowed bool
-	problems string
+	iface    *iface
+	problems string // as last logged
 
 	// reported is the status last reported, "" before the first time, and reportedSpec
 	// what it was reported with. outdated says that it was about an earlier interface,
@@ -61,7 +59,7 @@ func (m *Manager) wantOf(spec *dataplane.WorkloadEndpoint) (name string, w want,
 		problems = append(problems, fmt.Errorf("MAC %s: must have 6 bytes, not %d", mac, len(mac)))
 		mac = nil
 	}
-	var v4, v6 targetList
+	v4, v6 := targetList{host: &m.host}, targetList{host: &m.host}
 	v4.addNets(spec.IPv4Nets, mac, 4)
 	v6.addNets(spec.IPv6Nets, mac, 6)
 	if m.cfg.FloatingIPs {
@@ -101,6 +99,7 @@ func (m *Manager) checkIfaceName(name string) error {
 
 // targetList collects the routes of one family, without repetitions.
 type targetList struct {
+	host     *hostAddrs
 	targets  []routetable.Target
 	problems []error
 }
@@ -132,6 +131,10 @@ func (l *targetList) addFloating(nats []dataplane.NAT, mac net.HardwareAddr, fam
 
 func (l *targetList) add(cidr netip.Prefix, mac net.HardwareAddr) {
 	if slices.ContainsFunc(l.targets, func(t routetable.Target) bool { return t.CIDR == cidr }) {
+		return
+	}
+	if own, conflicts := l.host.within(cidr); conflicts {
+		l.problems = append(l.problems, fmt.Errorf("network %s: must not hold an address of the node's own, %s", cidr, own))
 		return
 	}
 	target := routetable.Target{Type: routetable.TargetTypeLinkLocalUnicast, CIDR: cidr}

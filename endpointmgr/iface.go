@@ -147,15 +147,16 @@ func (m *Manager) setRoutes(name string, v4, v6 []routetable.Target) {
 // logShadow says once that an endpoint has to wait for another, and once that it
 // need not any longer.
 func (m *Manager) logShadow(ep *endpoint, i *iface, shadowed bool) {
-	if ep.shadowed == shadowed {
+	if _, was := m.shadowed[ep.id]; was == shadowed {
 		return
 	}
-	ep.shadowed = shadowed
 	log := m.log.WithFields(logrus.Fields{"endpoint": ep.id.String(), "iface": i.name})
 	if shadowed {
+		m.shadowed[ep.id] = ep
 		log.WithField("reason", "interface claimed by "+i.winner().id.String()).
 			Warn("Endpoint stays down: another one with a lower ID claims its interface")
 		return
 	}
+	delete(m.shadowed, ep.id)
 	log.Info("Endpoint takes over the interface that another one claimed")
 }

@@ -62,11 +62,16 @@ type StatusReporter interface {
 	// OnStatus tells the status of an endpoint, when it changes, and for one that is
 	// up also when the endpoint does. On error it is told again at the next apply.
 	OnStatus(id dataplane.WorkloadEndpointID, ep *dataplane.WorkloadEndpoint, status Status) error
-	// OnAllReported is called once, after the first apply, when the status of every
-	// endpoint there is has been told: what an earlier process left about others is
-	// out of date. On error it is called again at the next apply.
+	// OnAllReported is called after the first apply, when the status of every endpoint
+	// there is has been told, and after each resync: what others left about other
+	// endpoints is out of date, and what they took away is to be put back. On error it
+	// is called again at the next apply.
 	OnAllReported() error
 }
+
+// ErrNotReportable is what an error of OnStatus wraps where trying again is of no use.
+// It is logged, and the endpoint counts as reported.
+var ErrNotReportable = errors.New("cannot be reported")
 
 // Config is what a Manager needs. QoS and Sysctls are required.
 type Config struct {
@@ -78,8 +83,10 @@ type Config struct {
 	Sysctls  Sysctls
 	// Status may be nil.
 	Status StatusReporter
-	// IsWorkloadIface says whether an endpoint may claim an interface of this name. Nil
-	// means any: an endpoint that names the node's uplink then gets its way.
+	// IsWorkloadIface says whether an endpoint may claim an interface of this name. The
+	// addresses of those that none may claim are the node's own, to which no endpoint
+	// gets a route. Nil means any: an endpoint that names the node's uplink, or its
+	// address, then gets its way.
 	IsWorkloadIface func(name string) bool
 	// IPv6Support is whether IPv6 sysctls are written.
 	IPv6Support bool
@@ -115,16 +122,22 @@ type Manager struct {
 
 	endpoints map[dataplane.WorkloadEndpointID]*endpoint
 	ifaces    map[string]*iface // present or claimed
+	host      hostAddrs
+	// shadowed are the endpoints that wait for another to give up their interface.
+	shadowed map[dataplane.WorkloadEndpointID]*endpoint
 	// dirtyIfaces are to be programmed, dirtyStatuses to be looked at for a status to
 	// report.
 	dirtyIfaces   map[string]*iface
 	dirtyStatuses map[dataplane.WorkloadEndpointID]*endpoint
-	allReported   bool
+	// allReported is set once OnAllReported succeeded, until the next resync.
+	allReported bool
 }
 
 var (
 	_ dataplane.ManagerWithRouteTables = (*Manager)(nil)
 	_ dataplane.ApplyCompleter         = (*Manager)(nil)
+	_ dataplane.Resyncer               = (*Manager)(nil)
+	_ dataplane.HealthDetailer         = (*Manager)(nil)
 )
 
 // New returns a manager that knows of no endpoint.
@@ -144,6 +157,8 @@ func New(cfg Config) *Manager {
 		pending:       map[dataplane.WorkloadEndpointID]*dataplane.WorkloadEndpoint{},
 		endpoints:     map[dataplane.WorkloadEndpointID]*endpoint{},
 		ifaces:        map[string]*iface{},
+		host:          newHostAddrs(),
+		shadowed:      map[dataplane.WorkloadEndpointID]*endpoint{},
 		dirtyIfaces:   map[string]*iface{},
 		dirtyStatuses: map[dataplane.WorkloadEndpointID]*endpoint{},
 	}
@@ -173,6 +188,10 @@ func (m *Manager) OnUpdate(msg any) {
 		m.pending[msg.ID] = nil
 	case dataplane.IfaceStateUpdate:
 		m.onIfaceState(msg)
+	case dataplane.IfaceAddrsUpdate:
+		if m.cfg.IsWorkloadIface != nil && !m.cfg.IsWorkloadIface(msg.Name) {
+			m.host.set(msg.Name, msg.Addrs)
+		}
 	case dataplane.ConfigUpdate:
 		if msg.Config != nil {
 			m.pendingConfig = msg.Config
@@ -185,6 +204,7 @@ func (m *Manager) OnUpdate(msg any) {
 // statuses that could not be reported stay dirty.
 func (m *Manager) CompleteDeferredWork() error {
 	m.takeConfig()
+	m.takeHostAddrs()
 	m.takeEndpoints()
 	return errors.Join(m.programDirty(), m.reportLost())
 }
@@ -202,6 +222,22 @@ func (m *Manager) OnApplied(applyErr error) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// QueueResync has OnAllReported called anew after the next apply.
+func (m *Manager) QueueResync() { m.allReported = false }
+
+// HealthDetail names endpoints that are down because another one has their interface.
+func (m *Manager) HealthDetail() (lines []string) {
+	const most = 10
+	for _, id := range slices.SortedFunc(maps.Keys(m.shadowed), dataplane.WorkloadEndpointID.Compare) {
+		if len(lines) == most {
+			return append(lines, fmt.Sprintf("and %d more endpoints are waiting for an interface", len(m.shadowed)-most))
+		}
+		i := m.shadowed[id].iface
+		lines = append(lines, fmt.Sprintf("endpoint %s is down: interface %s is claimed by %s", id, i.name, i.winner().id))
+	}
+	return lines
 }
 
 func (m *Manager) programDirty() error {
@@ -291,7 +327,8 @@ func (m *Manager) setClaim(ep *endpoint, name string) {
 		old.removeClaimant(ep)
 		m.dirtyIfaces[old.name] = old
 		ep.iface = nil
-		ep.outdated, ep.shadowed = true, false
+		ep.outdated = true
+		delete(m.shadowed, ep.id)
 	}
 	if name == "" {
 		return

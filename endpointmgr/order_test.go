@@ -1,6 +1,7 @@
 package endpointmgr_test
 
 import (
+	"fmt"
 	"net/netip"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -191,6 +192,26 @@ var _ = Describe("Two endpoints on one interface", func() {
 		Entry("winner first", "a", "b"),
 		Entry("winner second", "b", "a"),
 	)
+
+	It("health names the one that waits and the one that it waits for, until it need not", func() {
+		w.update(id("a"), pod("cali1"))
+		w.update(id("b"), pod("cali1", second))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.m.HealthDetail()).To(Equal([]string{"endpoint k8s b eth0 is down: interface cali1 is claimed by k8s a eth0"}))
+		w.remove(id("a"))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.m.HealthDetail()).To(BeEmpty())
+		for i := range 20 {
+			w.update(id(fmt.Sprintf("c%02d", i)), pod("cali1"))
+		}
+		Expect(w.apply()).To(Succeed())
+		Expect(w.m.HealthDetail()).To(And(HaveLen(11), ContainElement("and 10 more endpoints are waiting for an interface")))
+		for i := range 20 {
+			w.update(id(fmt.Sprintf("c%02d", i)), pod(fmt.Sprintf("cali%d", 100+i)))
+		}
+		Expect(w.apply()).To(Succeed())
+		Expect(w.m.HealthDetail()).To(BeEmpty())
+	})
 
 	It("removing the one in the shadow touches nothing of the winner's", func() {
 		w.update(id("a"), pod("cali1"))

@@ -98,7 +98,11 @@ func (m *Manager) report(ep *endpoint, status Status) error {
 	if ep.reported == status && (status != StatusUp || ep.reportedSpec == ep.spec) {
 		return nil
 	}
-	if err := m.cfg.Status.OnStatus(ep.id, ep.spec, status); err != nil {
+	switch err := m.cfg.Status.OnStatus(ep.id, ep.spec, status); {
+	case errors.Is(err, ErrNotReportable):
+		m.log.WithError(err).WithField("endpoint", ep.id.String()).WithField("status", string(status)).
+			Warn("Endpoint status cannot be reported, now or later")
+	case err != nil:
 		return fmt.Errorf("report endpoint %s as %s: %w", ep.id, status, err)
 	}
 	if ep.reported != "" {

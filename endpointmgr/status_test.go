@@ -153,6 +153,28 @@ var _ = Describe("Status", func() {
 		Expect(w.status.all).To(Equal(2))
 	})
 
+	It("after a resync the reporter may put right what others did, once, and again only after an error", func() {
+		Expect(w.apply()).To(Succeed())
+		w.m.QueueResync()
+		Expect(w.m.CompleteDeferredWork()).To(Succeed())
+		Expect(w.status.all).To(Equal(1))
+		w.status.allErr = errInjected
+		Expect(w.m.OnApplied(nil)).To(MatchError(errInjected))
+		w.status.allErr = nil
+		Expect(w.apply()).To(Succeed())
+		Expect(w.apply()).To(Succeed())
+		Expect(w.status.all).To(Equal(3))
+	})
+
+	It("that can never be reported is said once and holds up nothing", func() {
+		w.status.fail = func(dataplane.WorkloadEndpointID) error {
+			return fmt.Errorf("too long a name: %w", endpointmgr.ErrNotReportable)
+		}
+		Expect(w.apply()).To(Succeed())
+		Expect(w.apply()).To(Succeed())
+		Expect(w.warnings()).To(ConsistOf(And(ContainSubstring("k8s a eth0"), ContainSubstring("too long a name"))))
+	})
+
 	It("is counted", func() {
 		reg := prometheus.NewRegistry()
 		w = newWorld(func(c *endpointmgr.Config) { c.Registerer = reg })

@@ -218,6 +218,45 @@ var _ = Describe("Bad input", func() {
 		Expect(w.warnings()).To(HaveLen(6))
 	})
 
+	It("an address of the node's own, or a network around one, gets no route, until it is no longer the node's", func() {
+		w = newWorld(func(c *endpointmgr.Config) {
+			c.IsWorkloadIface = func(name string) bool { return strings.HasPrefix(name, "cali") }
+		})
+		w.link("cali1", 7, up)
+		tell := func(iface string, addrs ...string) {
+			update := dataplane.IfaceAddrsUpdate{Name: iface}
+			for _, a := range addrs {
+				update.Addrs = append(update.Addrs, netip.MustParseAddr(a))
+			}
+			w.m.OnUpdate(update)
+		}
+		tell("eth0", "192.168.1.5", "fd01::5")
+		tell("cali1", "10.0.0.1", "fe80::1") // a workload interface's say nothing about the node
+		w.update(id("a"), pod("cali1", func(ep *dataplane.WorkloadEndpoint) {
+			ep.IPv4Nets = append(ep.IPv4Nets, netip.MustParsePrefix("192.168.1.5/32"), netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("192.168.2.0/24"))
+			ep.IPv6Nets = append(ep.IPv6Nets, netip.MustParsePrefix("fd01::/64"))
+			ep.IPv4NAT = []dataplane.NAT{{ExternalIP: netip.MustParseAddr("192.168.1.6"), InternalIP: netip.MustParseAddr("10.0.0.1")}}
+		}))
+		Expect(w.apply()).To(Succeed())
+		Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.1/32", "192.168.2.0/24", "192.168.1.6/32"}))
+		Expect(w.v6.cidrs("cali1")).To(Equal([]string{"fd00::1/128"}))
+		Expect(w.status.status).To(HaveKeyWithValue(id("a"), endpointmgr.StatusUp))
+		Expect(w.warnings()).To(ConsistOf(
+			ContainSubstring("network 192.168.1.5/32: must not hold an address of the node's own, 192.168.1.5"),
+			ContainSubstring("network 192.168.0.0/16"), ContainSubstring("network fd01::/64")))
+
+		tell("eth1", "192.168.1.5") // it moves, but stays the node's
+		tell("eth0", "192.168.1.6")
+		Expect(w.apply()).To(Succeed())
+		Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.1/32", "192.168.2.0/24"}))
+
+		tell("eth0")
+		tell("eth1")
+		Expect(w.apply()).To(Succeed())
+		Expect(w.v4.cidrs("cali1")).To(Equal([]string{"10.0.0.1/32", "192.168.1.5/32", "192.168.0.0/16", "192.168.2.0/24", "192.168.1.6/32"}))
+		Expect(w.v6.cidrs("cali1")).To(Equal([]string{"fd00::1/128", "fd01::/64"}))
+	})
+
 	It("an update without an endpoint and messages it does not know are ignored", func() {
 		w.update(id("a"), pod("cali1"))
 		w.m.OnUpdate(dataplane.WorkloadEndpointUpdate{ID: id("a")})

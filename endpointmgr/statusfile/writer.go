@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"net/url"
 	"os"
@@ -16,6 +17,10 @@ import (
 	"github.com/manx-dataplane/manx/dataplane"
 	"github.com/manx-dataplane/manx/endpointmgr"
 )
+
+// longestName is NAME_MAX of linux/limits.h: no file system takes more. Namespace and
+// name of a pod may have 63 and 253 characters, and so be too long together.
+const longestName = 255
 
 // tempName is the file that is renamed into place. It cannot be an endpoint's: that
 // has two spaces in its name.
@@ -48,20 +53,29 @@ func FileName(id dataplane.WorkloadEndpointID) string {
 }
 
 // OnStatus writes the file of an endpoint that is up, atomically, and removes that of
-// one that is not.
+// one that is not. The error is endpointmgr.ErrNotReportable where no file can have its
+// name.
 func (w *Writer) OnStatus(id dataplane.WorkloadEndpointID, ep *dataplane.WorkloadEndpoint, status endpointmgr.Status) error {
 	if w.dir == "" {
 		return nil
 	}
-	if status == endpointmgr.StatusUp {
-		return w.write(FileName(id), content(ep))
+	name := FileName(id)
+	switch {
+	case status == endpointmgr.StatusUp && len(name) > longestName:
+		return fmt.Errorf("endpoint status file %q: a name of %d bytes, where %d are possible: %w",
+			name, len(name), longestName, endpointmgr.ErrNotReportable)
+	case len(name) > longestName:
+		return nil // there is none
+	case status == endpointmgr.StatusUp:
+		return w.write(name, content(ep))
 	}
-	return w.remove(FileName(id))
+	return w.remove(name)
 }
 
-// OnAllReported removes files that an earlier process left about endpoints that are
-// not up. Files that are not named like ours stay. The directory is there
-// afterwards, even if it is empty: a CNI plugin wants to watch it.
+// OnAllReported removes files about endpoints that are not up, which an earlier
+// process left, and writes those again that somebody removed. Files that are not named
+// like ours stay. The directory is there afterwards, even if it is empty: a CNI plugin
+// wants to watch it.
 func (w *Writer) OnAllReported() error {
 	if w.dir == "" {
 		return nil
@@ -74,13 +88,21 @@ func (w *Writer) OnAllReported() error {
 		return fmt.Errorf("list endpoint status files: %w", err)
 	}
 	var errs []error
+	missing := maps.Clone(w.written)
 	for _, e := range entries {
 		name := e.Name()
+		if !e.Type().IsRegular() {
+			continue
+		}
+		delete(missing, name)
 		_, current := w.written[name]
 		isOurs := name == tempName || strings.Count(name, " ") == 2
-		if isOurs && !current && e.Type().IsRegular() {
+		if isOurs && !current {
 			errs = append(errs, w.remove(name))
 		}
+	}
+	for name, content := range missing {
+		errs = append(errs, w.put(name, content))
 	}
 	return errors.Join(errs...)
 }
@@ -92,6 +114,11 @@ func (w *Writer) write(name, content string) error {
 	if err := w.makeDir(); err != nil {
 		return err
 	}
+	return w.put(name, content)
+}
+
+// put writes a file into the directory, which exists.
+func (w *Writer) put(name, content string) error {
 	temp := filepath.Join(w.dir, tempName)
 	if err := os.WriteFile(temp, []byte(content), 0o644); err != nil {
 		return fmt.Errorf("write endpoint status file: %w", err)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -109,6 +110,36 @@ func TestFilesOfAnEarlierLifeGoOnceAllIsReported(t *testing.T) {
 	g.Expect(w.OnAllReported()).To(Succeed())
 	g.Expect(files(prefix)).To(ConsistOf(name, "README", "a directory here"), "what is not ours stays")
 	g.Expect(os.ReadFile(filepath.Join(dir, name))).To(ContainSubstring("cali0027f0645a2"))
+}
+
+func TestAFileThatSomebodyRemovedComesBackAtTheNextResync(t *testing.T) {
+	g := NewWithT(t)
+	prefix := t.TempDir()
+	w := statusfile.NewWriter(prefix)
+	g.Expect(w.OnStatus(id, ep, endpointmgr.StatusUp)).To(Succeed())
+	g.Expect(os.RemoveAll(filepath.Join(prefix, "endpoint-status"))).To(Succeed())
+	g.Expect(w.OnAllReported()).To(Succeed())
+	g.Expect(files(prefix)).To(Equal([]string{name}))
+	g.Expect(os.ReadFile(filepath.Join(prefix, "endpoint-status", name))).To(ContainSubstring("cali0027f0645a2"))
+
+	g.Expect(w.OnStatus(id, ep, endpointmgr.StatusDown)).To(Succeed())
+	g.Expect(w.OnAllReported()).To(Succeed())
+	g.Expect(files(prefix)).To(BeEmpty())
+}
+
+func TestANameThatNoFileCanHaveIsAnErrorThatIsNotWorthRetrying(t *testing.T) {
+	g := NewWithT(t)
+	prefix := t.TempDir()
+	w := statusfile.NewWriter(prefix)
+	long := dataplane.WorkloadEndpointID{Orchestrator: "k8s", Workload: "default/" + strings.Repeat("a", 253), Endpoint: "eth0"}
+	err := w.OnStatus(long, ep, endpointmgr.StatusUp)
+	g.Expect(err).To(MatchError(endpointmgr.ErrNotReportable))
+	g.Expect(err).To(MatchError(ContainSubstring("272 bytes, where 255 are possible")))
+	g.Expect(w.OnStatus(long, ep, endpointmgr.StatusGone)).To(Succeed())
+
+	long.Workload = long.Workload[:len(long.Workload)-17] // as long as can be
+	g.Expect(w.OnStatus(long, ep, endpointmgr.StatusUp)).To(Succeed())
+	g.Expect(files(prefix)).To(HaveLen(1))
 }
 
 func TestAnErrorNamesTheFileAndTheNextCallTriesAgain(t *testing.T) {
