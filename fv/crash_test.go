@@ -43,7 +43,7 @@ type operation struct {
 	grace bool
 }
 
-// patience is how long the operation may take.
+// patience is how long a running agent may take for it.
 func (op operation) patience() time.Duration {
 	if op.grace {
 		return gracePeriod + convergence
@@ -137,7 +137,7 @@ func (c *crashRig) crashAt(op operation, n int) {
 	for range 5 {
 		s := &scene{crashRig: c}
 		agent := c.perform(op, s, strconv.Itoa(n))
-		Eventually(func() bool { return agent.Exited() || s.isDone(op) }).WithTimeout(op.patience()).Should(BeTrue(), func() string { return s.whatIsMissing(op) })
+		Eventually(func() bool { return agent.Exited() || s.isDone(op) }).WithTimeout(infra.StartTimeout+op.patience()).Should(BeTrue(), func() string { return s.whatIsMissing(op) })
 		died := agent.Exited()
 		if !died {
 			died = eventuallyExits(agent)
@@ -168,7 +168,7 @@ func (c *crashRig) dieAgainAndAgain(op operation) {
 	agent := c.perform(op, s, "2 netlink")
 	lives := 1
 	for ; ; lives++ {
-		Eventually(func() bool { return agent.Exited() || s.isDone(op) }).WithTimeout(op.patience()).Should(BeTrue(), func() string { return s.whatIsMissing(op) })
+		Eventually(func() bool { return agent.Exited() || s.isDone(op) }).WithTimeout(infra.StartTimeout+op.patience()).Should(BeTrue(), func() string { return s.whatIsMissing(op) })
 		if !agent.Exited() {
 			break
 		}

@@ -147,6 +147,12 @@ func (a *Agent) ensureDead() {
 
 // get makes an HTTP request inside the node's namespace; not 200 is an error.
 func (n *Node) get(url string) error {
+	_, err := n.fetch(url)
+	return err
+}
+
+// fetch is get and returns the body.
+func (n *Node) fetch(url string) (string, error) {
 	dial := func(_ context.Context, network, addr string) (conn net.Conn, err error) {
 		err = n.NS.Do(func() error {
 			conn, err = net.DialTimeout(network, addr, time.Second)
@@ -157,14 +163,19 @@ func (n *Node) get(url string) error {
 	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 2 * time.Second}
 	resp, err := client.Get(url)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer resp.Body.Close()
-	body, _ := io.ReadAll(resp.Body)
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", url, resp.Status, body)
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", url, resp.Status, body)
 	}
-	return nil
+	return string(body), err
+}
+
+// CheckHealth returns nil where the agent says that it is ready and alive.
+func (n *Node) CheckHealth() error {
+	return errors.Join(n.get("http://127.0.0.1:9099/readiness"), n.get("http://127.0.0.1:9099/liveness"))
 }
 
 func exitCode(err error) int {
