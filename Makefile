@@ -17,7 +17,7 @@ CHECKS   ?= 20000
 # ROOT runs a command as root: directly where we are root, through sudo otherwise.
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 
-.PHONY: build demo test unit lint fv bench soak clean cc
+.PHONY: build demo test unit lint fv bench soak clean cc promtool
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/manx ./cmd/manx
@@ -33,7 +33,11 @@ cc:
 	  { command -v apt-get >/dev/null && $(ROOT) apt-get update -qq && $(ROOT) apt-get install -y -qq gcc libc6-dev; } || \
 	  { echo "make test: the race detector needs a C compiler (gcc); please install one" >&2; exit 1; }
 
-unit: cc
+# Metrics and alerts are checked by Prometheus's own tool.
+promtool:
+	@$(ROOT) scripts/promtool.sh $(BIN)
+
+unit: cc promtool
 	$(ROOT) $(GO) test -race -timeout 10m $(UNIT)
 
 fv:

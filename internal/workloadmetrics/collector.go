@@ -2,7 +2,6 @@ package workloadmetrics
 
 import (
 	"cmp"
-	"errors"
 	"io"
 	"slices"
 	"sync/atomic"
@@ -10,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/manx-dataplane/manx/qos"
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
 // DefaultMaxInterfaces is twice the 250 pods that large nodes are run with.
@@ -137,11 +136,11 @@ func (c *Collector) read() ([]shaper, error) {
 		return nil, err
 	}
 	defer kernel.Close()
-	links, err := again(kernel.LinkList)
+	links, err := rtnl.RetryInterrupted(kernel.LinkList)
 	if err != nil {
 		return nil, err
 	}
-	qdiscs, err := again(kernel.QdiscList)
+	qdiscs, err := rtnl.RetryInterrupted(kernel.QdiscList)
 	if err != nil {
 		return nil, err
 	}
@@ -178,15 +177,4 @@ func (c *Collector) read() ([]shaper, error) {
 		return cmp.Or(cmp.Compare(a.index, b.index), cmp.Compare(a.direction, b.direction))
 	})
 	return shapers, nil
-}
-
-// again repeats a dump that something changed meanwhile.
-func again[T any](dump func() (T, error)) (T, error) {
-	const attempts = 5
-	for attempt := 1; ; attempt++ {
-		result, err := dump()
-		if attempt == attempts || !errors.Is(err, unix.EINTR) {
-			return result, err
-		}
-	}
 }
