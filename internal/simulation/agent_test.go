@@ -119,7 +119,7 @@ func (w *world) stop() {
 	a.crashed = true
 	close(w.hang.release)
 	w.hang = hangOrder{release: make(chan struct{})}
-	w.hung = map[string]bool{}
+	w.hung = map[int]string{}
 	for w.gate.grant() { // what outlives Run: hanging deletes and conntrack clean-ups
 	}
 	w.gate.run(4*time.Second, nil) // and calls that take long

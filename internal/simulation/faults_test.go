@@ -51,12 +51,12 @@ func (f faults) fateOf(seed uint64, call mocks.Call, count int) (out fate) {
 	if draw(1000) >= f.perMille {
 		return out
 	}
-	errnos := honestErrnos
+	errnos, lie := honestErrnos, false
 	if f.lies && (call.Op.Write() || f.liesReads) && call.Op != mocks.OpWriteSysctl && draw(2) == 0 {
-		errnos = lyingErrnos
+		errnos, lie = lyingErrnos, true
 	}
 	errno := errnos[draw(len(errnos))]
-	if draw(3) == 0 && call.Op.Write() {
+	if !lie && draw(3) == 0 && call.Op.Write() { // the answer is lost
 		out.after = errno
 	} else {
 		out.before = errno

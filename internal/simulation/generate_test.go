@@ -43,7 +43,7 @@ func generate(seed uint64) scenario {
 	if !g.options.lossless && g.chance(50) {
 		g.options.capacity = 4 + g.IntN(20)
 	}
-	if g.chance(12) {
+	if g.chance(5) {
 		g.options.statusDir = "wanted"
 	}
 	for range 1 + g.IntN(3) {

@@ -15,7 +15,7 @@ import (
 // repairBound is how long vandalism may stay: a refresh, and what it takes.
 const repairBound = 120 * time.Second
 
-// hangOrder says that the next delete of devices never returns.
+// hangOrder says that the next delete never returns, because of one of its devices.
 type hangOrder struct {
 	armed, after bool
 	release      chan struct{} // closed when the agent that hangs is no more
@@ -97,14 +97,26 @@ func (w *world) countWrite(a *incarnation, call mocks.Call) error {
 	return nil
 }
 
-// hangDelete makes the delete hang that the scenario asked for.
+// hangDelete makes the delete hang that the scenario asked for, and every further one
+// of the same device.
 func (w *world) hangDelete(call mocks.Call) error {
-	if !w.hang.armed || w.agent == nil || w.agent.ending || call.Op != mocks.OpLinkDel && call.Op != mocks.OpLinkDelGroup {
+	if !w.hang.armed && len(w.hung) == 0 || w.agent == nil || w.agent.ending || call.Op != mocks.OpLinkDel && call.Op != mocks.OpLinkDelGroup {
 		return nil
 	}
-	w.hang.armed = false
-	for _, link := range w.targets(call) {
-		w.hung[link.Attrs().Name] = true
+	hangs, targets := false, w.targets(call)
+	for _, link := range targets {
+		attrs := link.Attrs()
+		if w.hang.armed {
+			w.hang.armed = false
+			w.hung[attrs.Index] = attrs.Name
+		}
+		hangs = hangs || w.hung[attrs.Index] != ""
+	}
+	if !hangs {
+		return nil
+	}
+	for _, link := range targets {
+		w.suspects[link.Attrs().Name] = true
 	}
 	w.note("call %s: hangs", call)
 	if w.hang.after {

@@ -3,6 +3,7 @@ package simulation
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -320,6 +321,7 @@ func (e endpoint) status(id int) string {
 // concerns devices whose delete hangs is left out.
 func (w *world) compare(when string) {
 	expected, actual := w.expected(), w.actual()
+	hung := slices.Collect(maps.Values(w.excused))
 	excused := func(line string) bool {
 		if w.options.liesReads && strings.HasPrefix(line, "hook of ") {
 			return true // whose an empty ingress qdisc is cannot be told after a lie
@@ -328,17 +330,11 @@ func (w *world) compare(when string) {
 			if p := w.pods[name]; p != nil && p.renamed && line == "hook of "+name+": ingress" {
 				return true // so too of one that was renamed when the agent crashed between its filter and it
 			}
-			if ifb := qos.IFBName(name); w.excused[ifb] &&
-				(strings.Contains(line, ifb) || strings.HasPrefix(line, "hook of "+name) || strings.Contains(line, `"`+name+`"`)) {
+			if ifb := qos.IFBName(name); slices.Contains(hung, ifb) && (strings.Contains(line, ifb) || strings.HasPrefix(line, "hook of "+name) || strings.Contains(line, `"`+name+`"`)) {
 				return true
 			}
 		}
-		for name := range w.excused {
-			if strings.Contains(line, name) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(hung, func(ifb string) bool { return strings.Contains(line, ifb) })
 	}
 	report := func(what string, these, others facts) {
 		for _, line := range sortedKeys(these) {

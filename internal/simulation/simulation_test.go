@@ -21,6 +21,9 @@ var (
 	budgetFlag = flag.Duration("simulation.budget", 18*time.Second, "how long to go on with new scenarios; 0 means to the end")
 )
 
+// maxFailures is how many scenarios may fail before there is enough to look into.
+const maxFailures = 5
+
 func TestMain(m *testing.M) {
 	// Between two kernel calls goroutines run in an order that is nobody's choice; on one
 	// processor it is at least nearly always the same.
@@ -35,8 +38,8 @@ func TestScenarios(t *testing.T) {
 		replay(t)
 		return
 	}
-	start, ran, steps := time.Now(), 0, 0
-	for seed := *firstFlag; ran < *countFlag; seed++ {
+	start, ran, steps, failed := time.Now(), 0, 0, 0
+	for seed := *firstFlag; ran < *countFlag && failed < maxFailures; seed++ {
 		if *budgetFlag > 0 && time.Since(start) > *budgetFlag {
 			break
 		}
@@ -44,6 +47,7 @@ func TestScenarios(t *testing.T) {
 		ran++
 		steps += len(s.steps)
 		if problems := s.run(t, nil); len(problems) > 0 {
+			failed++
 			fail(t, s, problems)
 		}
 		if ran%10_000 == 0 {
