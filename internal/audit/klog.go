@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strconv"
@@ -83,7 +84,11 @@ func (l *kernelLog) readFile(path string) error {
 		return err
 	}
 	defer file.Close()
-	scanner := bufio.NewScanner(file)
+	return l.readLines(file)
+}
+
+func (l *kernelLog) readLines(text io.Reader) error {
+	scanner := bufio.NewScanner(text)
 	scanner.Buffer(nil, 1<<20)
 	for scanner.Scan() {
 		line := scanner.Text()

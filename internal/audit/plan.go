@@ -132,13 +132,17 @@ func (p Plan) write(path string) error {
 
 // ReadPlan reads a plan, and refuses one that could lead out of its store.
 func ReadPlan(path string) (Plan, error) {
-	var plan Plan
 	file, err := os.Open(path)
 	if err != nil {
-		return plan, fmt.Errorf("read plan: %w", err)
+		return Plan{}, fmt.Errorf("read plan: %w", err)
 	}
 	defer file.Close()
-	decoder := json.NewDecoder(file)
+	return decodePlan(file, path)
+}
+
+func decodePlan(data io.Reader, path string) (Plan, error) {
+	var plan Plan
+	decoder := json.NewDecoder(data)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&plan); err != nil {
 		return plan, fmt.Errorf("read plan %s: %w", path, err)
