@@ -23,9 +23,11 @@ const (
 	ticksPerSecond = uint64(time.Second / rtnl.PschedTick)
 
 	// tickTolerance is how far a buffer may be from the one asked for and still be
-	// it: the kernel keeps nanoseconds, which it works out from bytes with a
-	// reciprocal of 31 or 32 significant bits (psched_ratecfg_precompute).
-	tickTolerance = 2
+	// it: the kernel works nanoseconds out from bytes with a reciprocal of 31 or 32
+	// significant bits (psched_ratecfg_precompute), which is up to 2 ticks of 2^32, and
+	// rounds down where we round up, and a size that is read back may be off by the
+	// byte (of 4 ticks at most, else rounding mends it) that this makes.
+	tickTolerance = 5
 )
 
 // shaper is a TBF's parameters, with what had to be raised to make it work.
@@ -69,10 +71,10 @@ func newShaper(limit Limit, mtu int) shaper {
 }
 
 // bucket returns the time that size bytes take at rate bytes/s, rounded up to
-// ticks so that the last packet still fits, and the size. Where the time does not
-// fit into 32 bits, both are of the largest size that does.
+// ticks so that the last packet still fits, and the size. Where the time is not below
+// the largest 32-bit number, both are of the largest size whose time is.
 func bucket(rate, size uint64) (ticks uint32, bytes uint64) {
-	size = min(size, mulDiv(rate, math.MaxUint32, ticksPerSecond, false))
+	size = min(size, mulDiv(rate, math.MaxUint32-1, ticksPerSecond, false))
 	return saturate(mulDiv(size, ticksPerSecond, rate, true)), size
 }
 

@@ -46,7 +46,7 @@ func TestShaperHoldsItsPromises(t *testing.T) {
 		tick := big.NewRat(64, 1_000_000_000)
 		burst := max(limit.BurstBits/8, frame)
 		bufferTime := new(big.Rat).Mul(tick, new(big.Rat).SetInt64(int64(s.Buffer)))
-		longest := new(big.Rat).Mul(tick, new(big.Rat).SetInt64(math.MaxUint32))
+		longest := new(big.Rat).Mul(tick, new(big.Rat).SetInt64(math.MaxUint32-1))
 		asked := seconds(burst, s.Rate)
 		if asked.Cmp(longest) > 0 {
 			oneByteMore := new(big.Rat).Add(bufferTime, seconds(1, s.Rate))
