@@ -3,6 +3,7 @@ package routetable
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/sirupsen/logrus"
@@ -54,8 +55,9 @@ func (t *RouteTable) Apply() error {
 	if len(errs) == 0 && len(t.rejected) == 0 {
 		return nil
 	}
-	for _, err := range t.rejected {
-		errs = append(errs, err)
+	// In order: who compares an error with the last one finds them alike.
+	for _, key := range slices.SortedFunc(maps.Keys(t.rejected), routeKey.compare) {
+		errs = append(errs, t.rejected[key])
 	}
 	return join(errs)
 }

@@ -276,6 +276,17 @@ var _ = onEachKernel("resync", func(kind worldKind) {
 		Expect(f.spied.dumps).NotTo(BeEmpty(), "the resync was still queued")
 	})
 
+	It("writes routes of a link that was down again though the kernel cannot be read any more", func() {
+		setDown(f.t, f.w, "cali1")
+		setUp(f.t, f.w, "cali1")
+		f.OnIfaceStateChanged("cali1", index, down)
+		f.OnIfaceStateChanged("cali1", index, up)
+		f.spied.failLink = func() error { return errInjected }
+		f.QueueResync()
+		Expect(f.Apply()).To(MatchError(errInjected))
+		Expect(f.routes()).To(Equal(good))
+	})
+
 	It("writes nothing before the table has been read once", func() {
 		f.restart()
 		f.spied.failDump = func() error { return errInjected }

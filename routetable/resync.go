@@ -3,6 +3,8 @@ package routetable
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -60,6 +62,7 @@ const (
 
 // runResyncs reads what is queued to be read. What fails stays queued.
 func (t *RouteTable) runResyncs() error {
+	t.doubtLost() // whether or not the kernel can be read
 	if len(t.resync.names) > maxIfaceReads {
 		t.resync.all = true
 	}
@@ -71,7 +74,7 @@ func (t *RouteTable) runResyncs() error {
 		clear(t.resync.names)
 	}
 	var errs []error
-	for name := range t.resync.names {
+	for _, name := range slices.Sorted(maps.Keys(t.resync.names)) {
 		if err := t.resyncIface(name); err != nil {
 			errs = append(errs, err)
 			continue

@@ -500,6 +500,22 @@ var _ = onEachKernel("ownership", func(kind worldKind) {
 		})
 	}
 
+	It("says the same of the same conflicts each time, so that nobody takes them for news", func() {
+		index := f.addLink("eth0")
+		f.addLink("cali1")
+		var cidrs []string
+		for _, target := range manyTargets(10) {
+			cidrs = append(cidrs, target.CIDR.String())
+			addRoute(f.t, f.w, routeVia(tableNumber, target.CIDR.String(), index, 200))
+		}
+		f.want("cali1", cidrs...)
+		first := f.Apply()
+		Expect(first).To(MatchError(routetable.ErrConflict))
+		for range 5 {
+			Expect(f.Apply()).To(MatchError(first.Error()))
+		}
+	})
+
 	It("forgets a conflict with the wish", func() {
 		index := f.addLink("eth0")
 		f.addLink("cali1")

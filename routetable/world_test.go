@@ -308,8 +308,8 @@ type record struct {
 	// carried out: the answer was lost.
 	fail      func(op *rtnl.RouteOp) error
 	failAfter func() error
-	// failDump is asked before each dump of routes, failLink before each look-up of a
-	// link, failNeigh before each write of a neighbour, failOpen before opening a
+	// failDump is asked before each dump of routes, failLink before each look-up of
+	// links, failNeigh before each write of a neighbour, failOpen before opening a
 	// handle.
 	failDump  func() error
 	failLink  func() error
@@ -338,6 +338,15 @@ func (s *spy) LinkByName(name string) (netlink.Link, error) {
 		}
 	}
 	return s.Kernel.LinkByName(name)
+}
+
+func (s *spy) LinkList() ([]netlink.Link, error) {
+	if s.record.failLink != nil {
+		if err := s.record.failLink(); err != nil {
+			return nil, err
+		}
+	}
+	return s.Kernel.LinkList()
 }
 
 func (s *spy) RouteBatch(ops []rtnl.RouteOp) []error {
