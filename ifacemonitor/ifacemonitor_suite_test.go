@@ -2,6 +2,7 @@ package ifacemonitor_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -10,6 +11,7 @@ import (
 
 func TestIfaceMonitor(t *testing.T) {
 	RegisterFailHandler(Fail)
+	SetDefaultEventuallyTimeout(10 * time.Second) // a bound for busy machines
 	RunSpecs(t, "ifacemonitor")
 }
 

@@ -70,10 +70,16 @@ func (t *table) formerOwner(lost string, index int, now time.Time) {
 		n.former = slices.Delete(n.former, 0, 1)
 	}
 	n.former = append(n.former, formerOwner{index, now})
+	t.forgetFormerOwners(now)
 }
 
-// forgetFormerOwners drops names that nobody owns and nobody has lost lately.
+// forgetFormerOwners drops names that nobody owns and nobody has lost lately. It
+// looks for them now and then; dumps may be far between.
 func (t *table) forgetFormerOwners(now time.Time) {
+	if now.Sub(t.forgotAt) < formerOwnerMemory {
+		return
+	}
+	t.forgotAt = now
 	for key, n := range t.names {
 		if n.owner == 0 && now.Sub(n.former[len(n.former)-1].since) > formerOwnerMemory {
 			delete(t.names, key)

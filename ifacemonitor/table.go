@@ -30,8 +30,10 @@ type table struct {
 
 	links map[int]*link
 	names map[string]*name
-	addrs addresses
-	dirty map[int]bool // links whose addresses are to be reported, if they differ
+	// forgotAt is when names were last looked through for those to forget.
+	forgotAt time.Time
+	addrs    addresses
+	dirty    map[int]bool // links whose addresses are to be reported, if they differ
 
 	dump     *dump // in progress; nil: none
 	conflict bool  // two links claimed one name since this was last cleared
@@ -108,7 +110,6 @@ func (t *table) endDump(complete bool, now time.Time) {
 				t.remove(index, now)
 			}
 		}
-		t.forgetFormerOwners(now)
 	default:
 		for key := range t.addrs.all {
 			if dumpOf(key.addr) == d.what && !d.seenAddrs[key] && !d.touchedAddrs[key] {

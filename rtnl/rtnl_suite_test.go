@@ -3,6 +3,7 @@ package rtnl_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -13,6 +14,7 @@ import (
 
 func TestRTNL(t *testing.T) {
 	RegisterFailHandler(Fail)
+	SetDefaultEventuallyTimeout(10 * time.Second) // a bound for busy machines
 	RunSpecs(t, "rtnl")
 	goleak.VerifyNone(t, goleak.IgnoreAnyFunction(
 		"github.com/onsi/ginkgo/v2/internal/interrupt_handler.(*InterruptHandler).registerForInterrupts.func2"))
