@@ -1,6 +1,7 @@
 package routetable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -140,10 +141,11 @@ func (t *RouteTable) round() []error {
 // sort puts the writes into an order that does not depend on chance, with routes
 // through a gateway behind those that may make the gateway reachable.
 func (p *plan) sort() {
-	// Backwards, so that priority 0 comes last: in a removal from an IPv4 table it
-	// stands for any (fib_nh_match), and would take another priority's route where
-	// its own is gone already.
-	slices.SortFunc(p.deletes, func(a, b change) int { return b.key.compare(a.key) })
+	// Backwards, so that priority 0 comes last, see [RouteTable.mistaken]; of one key
+	// the first route first, which is the one that the kernel finds first.
+	slices.SortStableFunc(p.deletes, func(a, b change) int {
+		return cmp.Or(b.key.compare(a.key), cmp.Compare(a.kind, b.kind))
+	})
 	slices.SortFunc(p.neighbours, func(a, b neighbourChange) int { return a.key.compare(b.key) })
 	slices.SortFunc(p.cleanups, routeKey.compare)
 	slices.SortFunc(p.adds, func(a, b change) int {
@@ -299,6 +301,7 @@ func (t *RouteTable) deleted(c *change, err error) {
 		return
 	}
 	t.metrics.deletes.Inc()
+	t.mistaken(c)
 	if c.kind == changeExtra {
 		return
 	}
@@ -308,6 +311,33 @@ func (t *RouteTable) deleted(c *change, err error) {
 	}
 	if c.cleanup {
 		t.plan.cleanups = append(t.plan.cleanups, c.key)
+	}
+}
+
+// mistaken finds out what else a removal may have removed: the kernel takes the
+// first route that agrees with the request, in which what is zero agrees with all.
+func (t *RouteTable) mistaken(c *change) {
+	if have, exists := t.observed[c.key]; exists && c.kind == changeExtra && c.route.agrees(&have.route) {
+		// It took the first one, and the extra one has its place.
+		have.route = c.route
+		t.observed[c.key] = have
+		t.markDirty(c.key)
+	}
+	if t.family != 4 || c.key.priority != 0 {
+		return
+	}
+	// In IPv4 priority 0 agrees with any (fib_nh_match): where its own route was
+	// gone, another priority's is now.
+	for variant := range t.desired.variants {
+		if variant.priority == 0 || variant.tos != c.key.tos {
+			continue
+		}
+		key := routeKey{cidr: c.key.cidr, tos: variant.tos, priority: variant.priority}
+		if have, exists := t.observed[key]; exists && c.route.agrees(&have.route) {
+			have.suspect = true
+			t.observed[key] = have
+			t.markDirty(key)
+		}
 	}
 }
 

@@ -132,6 +132,32 @@ var _ = onEachKernel("Apply", func(kind worldKind) {
 		Expect(f.routes()).To(BeEmpty())
 	})
 
+	for _, cause := range []string{"another program has removed it", "the answer to its removal was lost"} {
+		It("keeps a route of another priority where it removes priority 0 and "+cause, func() {
+			index := f.addLink("cali1")
+			plain, metric := workloadTarget("10.65.0.1/32"), workloadTarget("10.65.0.1/32")
+			metric.Priority = 50
+			f.SetRoutes(routetable.RouteClassLocalWorkload, "cali1", []routetable.Target{plain, metric})
+			f.apply()
+			f.SetRoutes(routetable.RouteClassLocalWorkload, "cali1", []routetable.Target{metric})
+			if cause == "another program has removed it" {
+				delRoute(f.t, f.w, routeVia(tableNumber, "10.65.0.1/32", index, 80))
+			} else {
+				lost := false
+				f.spied.fail = func(*rtnl.RouteOp) error { return nil }
+				f.spied.failAfter = func() (err error) {
+					if !lost {
+						err, lost = unix.ENOBUFS, true
+					}
+					return err
+				}
+			}
+			f.apply()
+			Expect(f.routes()).To(Equal([]string{"10.65.0.1/32 dev cali1 proto 80 scope link metric 50"}))
+			f.expectSettled()
+		})
+	}
+
 	It("fails where no socket can be opened, and recovers", func() {
 		f.addLink("cali1")
 		f.want("cali1", "10.65.0.1/32")

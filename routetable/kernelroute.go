@@ -90,6 +90,15 @@ func (r *kernelRoute) isLocal() bool {
 	return r.kind == unix.RTN_UNICAST && r.index != 0 && !r.gw.IsValid() && r.hops == ""
 }
 
+// agrees reports whether the kernel may take the other route of an IPv4 table for
+// this one when it is asked to remove this one (fib_table_delete).
+func (r *kernelRoute) agrees(other *kernelRoute) bool {
+	return r.kind == other.kind && r.scope == other.scope && r.protocol == other.protocol &&
+		(r.index == 0 || other.hops != "" || r.index == other.index) &&
+		(!r.gw.IsValid() || other.hops != "" || r.gw == other.gw) &&
+		(!r.src.IsValid() || r.src == other.src) && (r.mtu == 0 || r.mtu == other.mtu)
+}
+
 // uses reports whether the route goes through an interface that match accepts.
 func (r *kernelRoute) uses(match func(index int) bool) bool {
 	if r.hops == "" {

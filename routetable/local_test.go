@@ -2,6 +2,7 @@ package routetable_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -327,6 +328,26 @@ var _ = Describe("resync (the Linux kernel, by ip)", func() {
 		Expect(f.routes()).To(Equal(good))
 		f.expectSettled()
 	})
+
+	for _, wanted := range []bool{true, false} {
+		It(fmt.Sprintf("ends right where the kernel takes a route of ours for the one appended behind it (wanted: %v)", wanted), func() {
+			target := workloadTarget("10.65.0.1/32")
+			target.MTU = 1400
+			f.RouteUpdate(routetable.RouteClassLocalWorkload, "cali1", target)
+			f.apply()
+			runIn(f, "ip", "route", "append", "10.65.0.1/32", "dev", "cali1", "mtu", "1300", "proto", "80", "scope", "link")
+			runIn(f, "ip", "route", "append", "10.65.0.1/32", "dev", "cali1", "proto", "80", "scope", "link")
+			want := []string{"10.65.0.1/32 dev cali1 proto 80 scope link mtu 1400", good[1]}
+			if !wanted {
+				f.want("cali1", "10.65.0.2/32")
+				want = want[1:]
+			}
+			f.QueueResync()
+			f.apply()
+			Expect(f.routes()).To(Equal(want))
+			f.expectSettled()
+		})
+	}
 
 	It("removes an IPv6 route of ours that was appended behind one", func() {
 		f = newFixture(GinkgoT(), realWorlds, func(c *routetable.Config) { c.IPVersion = 6 })

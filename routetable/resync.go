@@ -187,11 +187,13 @@ func (t *RouteTable) doubtLost() {
 // zero. Afterwards what is observed there is what the kernel has.
 func (t *RouteTable) readRoutes(ifindex int) error {
 	filter := rtnl.RouteFilter{Family: t.family.af(), Table: t.config.Table, IfIndex: ifindex}
+	extras := len(t.resync.extras)
+	if ifindex == 0 {
+		extras = 0
+	}
 	err := retryInterrupted(func() error {
 		t.resync.generation++
-		if ifindex == 0 {
-			t.resync.extras = t.resync.extras[:0]
-		}
+		t.resync.extras = t.resync.extras[:extras]
 		return t.kernel.RouteEach(filter, func(r *netlink.Route) error {
 			if key, route, ok := t.family.routeFromKernel(r); ok {
 				t.observe(key, &route, ifindex)
