@@ -250,6 +250,27 @@ func (b *backend) index(name string) int {
 	return link.Attrs().Index
 }
 
+// calls counts the agent's kernel calls; of the real kernel's nothing is known.
+func (b *backend) calls() int {
+	if b.mock == nil {
+		return 0
+	}
+	return b.mock.Calls()
+}
+
+func (b *backend) writes() []mocks.Call {
+	if b.mock == nil {
+		return nil
+	}
+	return b.mock.Writes()
+}
+
+func (b *backend) resetWrites() {
+	if b.mock != nil {
+		b.mock.ResetWrites()
+	}
+}
+
 func (b *backend) observe() *qos.Snapshot {
 	GinkgoHelper()
 	snapshot, err := qos.Observe(b.outside)

@@ -124,13 +124,31 @@ var _ = Describe("Syncer", func() {
 				Expect(b.ifbs()).To(BeEmpty())
 			})
 
-			It("is not misled by a late end of an older index", func() {
-				limited(qos.Limits{Egress: mbit(30)})
-				ifb := b.index(ifbName)
-				a.gone(vethName, b.index(vethName)-1)
-				a.OnIfaceStateChanged(vethName, 9999, ifacemonitor.StateDown)
-				a.settle()
-				Expect(b.index(ifbName)).To(Equal(ifb))
+			It("does not ask about, let alone act on, the end of an index that does not own the name", func() {
+				limited(qos.Limits{Ingress: mbit(20), Egress: mbit(30)})
+				before := b.observe()
+				calls := b.calls()
+				for _, older := range []int{b.index(vethName) - 1, b.index(vethName) + 100, b.index(ifbName)} {
+					a.gone(vethName, older)
+					Expect(a.Apply()).To(Succeed())
+				}
+				Expect(b.calls()).To(Equal(calls))
+				Expect(b.observe()).To(Equal(before))
+			})
+
+			It("writes nothing for word of an index that has the name no more, or of an end that was none", func() {
+				limited(qos.Limits{Ingress: mbit(20), Egress: mbit(30)})
+				before := b.observe()
+				b.resetWrites()
+				for _, state := range []ifacemonitor.State{ifacemonitor.StateUp, ifacemonitor.StateDown, ifacemonitor.StateNotPresent} {
+					for _, index := range []int{b.index(vethName) - 1, 9999, b.index(vethName)} {
+						a.OnIfaceStateChanged(vethName, index, state)
+						Expect(a.Apply()).To(Succeed())
+						Expect(a.Pending(vethName)).To(BeFalse())
+					}
+				}
+				Expect(b.observe()).To(Equal(before))
+				Expect(b.writes()).To(BeEmpty())
 			})
 
 			It("gives a new interface of the same name a fresh device", func() {
