@@ -126,7 +126,7 @@ func (w *world) wanted(iface string) (ingress, egress *limit) {
 	return set.ingress, set.egress
 }
 
-// watchLimits makes a change, and takes note of interfaces that lose a limit by it.
+// watchLimits makes a change, and takes note of interfaces that lose or get a limit by it.
 func (w *world) watchLimits(change func()) {
 	type pair struct{ ingress, egress *limit }
 	before := map[string]pair{}
@@ -137,7 +137,7 @@ func (w *world) watchLimits(change func()) {
 	change()
 	for _, name := range slotNames {
 		ingress, egress := w.wanted(name)
-		if before[name].ingress != nil && ingress == nil || before[name].egress != nil && egress == nil {
+		if (before[name].ingress == nil) != (ingress == nil) || (before[name].egress == nil) != (egress == nil) {
 			w.limitsCleared(name)
 		}
 		if p := w.pods[name]; p != nil && p.foreignRoot && ingress != nil {

@@ -18,6 +18,7 @@ const repairBound = 120 * time.Second
 // hangOrder says that the next delete never returns, because of one of its devices.
 type hangOrder struct {
 	armed, after bool
+	name         string        // or the delete of the device of that name
 	release      chan struct{} // closed when the agent that hangs is no more
 	calls        map[int]bool  // by number, that hang after their effect
 }
@@ -100,14 +101,14 @@ func (w *world) countWrite(a *incarnation, call mocks.Call) error {
 // hangDelete makes the delete hang that the scenario asked for, and every further one
 // of the same device.
 func (w *world) hangDelete(call mocks.Call) error {
-	if !w.hang.armed && len(w.hung) == 0 || w.agent == nil || w.agent.ending || call.Op != mocks.OpLinkDel && call.Op != mocks.OpLinkDelGroup {
+	if !w.hang.armed && w.hang.name == "" && len(w.hung) == 0 || w.agent == nil || w.agent.ending || call.Op != mocks.OpLinkDel && call.Op != mocks.OpLinkDelGroup {
 		return nil
 	}
 	hangs, targets := false, w.targets(call)
 	for _, link := range targets {
 		attrs := link.Attrs()
-		if w.hang.armed {
-			w.hang.armed = false
+		if w.hang.armed || attrs.Name == w.hang.name {
+			w.hang.armed, w.hang.name = false, ""
 			w.hung[attrs.Index] = attrs.Name
 		}
 		hangs = hangs || w.hung[attrs.Index] != ""

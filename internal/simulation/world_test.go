@@ -47,10 +47,9 @@ type world struct {
 	lastIndex int            // of the pod that went last
 
 	wasSlow    bool
-	leftOpen   int // handles that an agent left open that did not end cleanly
 	reordering bool
 	vandalized map[string]time.Time // interfaces, when last
-	cleared    map[string]time.Time // veths, when last some limit was no longer wanted
+	cleared    map[string]time.Time // veths, when last some limit came to be or not to be wanted
 	ifbUser    map[int]*pod         // whose traffic an IFB shaped first, by ifindex
 	fates      map[int]error        // of calls under way, by number: what to tell after their effect
 	external   map[string]int       // others' routes through pods' veths: ifindexes by destination
