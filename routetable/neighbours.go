@@ -14,6 +14,8 @@ import (
 type neighbour struct {
 	index int
 	mac   string // the bytes
+	// suspect says that the kernel may have removed it.
+	suspect bool
 }
 
 // neighbours holds the entries that we made, by the key of their route; the
@@ -26,14 +28,21 @@ type neighbourChange struct {
 	have, want neighbour
 }
 
-// forget drops the entries of links that went down, which the kernel flushes
-// (neigh_ifdown), or away.
-func (n neighbours) forget(lost func(index int) bool, mark func(routeKey)) {
+// doubt drops the entries of links that went away, and doubts those of links that
+// went down: the kernel flushes them (neigh_ifdown), but not where a link merely
+// lost its carrier.
+func (n neighbours) doubt(lost, exists func(index int) bool, mark func(routeKey)) {
 	for key, entry := range n {
-		if lost(entry.index) {
+		switch {
+		case !lost(entry.index):
+			continue
+		case exists(entry.index):
+			entry.suspect = true
+			n[key] = entry
+		default:
 			delete(n, key)
-			mark(key)
 		}
+		mark(key)
 	}
 }
 
@@ -100,6 +109,9 @@ func (t *RouteTable) readNeighbours() error {
 		return fmt.Errorf("list the neighbour entries for table %d: %w", t.config.Table, err)
 	}
 	for key, entry := range t.neighbours {
+		if entry.suspect {
+			continue // looked at anyway
+		}
 		if present[neighbourID{entry.index, key.cidr.Addr().String()}] != entry.mac {
 			delete(t.neighbours, key)
 			t.markDirty(key)

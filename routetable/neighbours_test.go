@@ -113,6 +113,27 @@ var _ = onEachKernel("static neighbour entries", func(kind worldKind) {
 				Expect(entries()).To(Equal([]string{entry(one, 1, index)}))
 			})
 
+			It("go with the route while the interface has no carrier", func() {
+				want("cali1", one, mac(1))
+				f.apply()
+				setDown(f.t, f.w, peerOf("cali1"))
+				f.OnIfaceStateChanged("cali1", index, down)
+				f.apply()
+				f.want("cali1")
+				f.apply()
+				Expect(entries()).To(BeEmpty())
+			})
+
+			It("do not stay on an interface that has another name now", func() {
+				want("cali1", one, mac(1))
+				f.apply()
+				must(f.t, f.w.LinkSetName(linkOf(index), "cali2"))
+				f.OnIfaceStateChanged("cali1", index, absent)
+				f.tell("cali2")
+				f.apply()
+				Expect(entries()).To(BeEmpty())
+			})
+
 			It("are never made for routes removed before they were applied", func() {
 				want("cali1", one, mac(1))
 				f.want("cali1")

@@ -179,7 +179,8 @@ func (t *RouteTable) doubtLost() {
 			t.markDirty(key)
 		}
 	}
-	t.neighbours.forget(isLost, t.markDirty)
+	exists := func(index int) bool { return t.ifaces.byIndex[index] != "" }
+	t.neighbours.doubt(isLost, exists, t.markDirty)
 	clear(t.resync.lost)
 }
 
