@@ -364,6 +364,19 @@ var _ = Describe("resync (the Linux kernel, by ip)", func() {
 		f.expectSettled()
 	})
 
+	It("takes an IPv6 route for certain sources neither for its own nor for the one that is wanted", func() {
+		f = newFixture(GinkgoT(), realWorlds, func(c *routetable.Config) { c.IPVersion, c.GracePeriod = 6, -1 })
+		f.addLink("cali1")
+		runIn(f, "ip", "-6", "route", "add", "fd00:65::1/128", "from", "fd01::/64", "dev", "cali1", "proto", "80")
+		f.want("cali1", "fd00:65::1/128")
+		f.apply()
+		Expect(f.routes()).To(Equal([]string{"fd00:65::1/128 dev cali1 proto 80"}))
+		f.expectSettled()
+		f.want("cali1")
+		f.apply()
+		Expect(f.routes()).To(BeEmpty())
+	})
+
 	It("leaves another program's route behind one of ours alone, whatever becomes of ours", func() {
 		f.addLink("eth0")
 		runIn(f, "ip", "route", "append", "10.65.0.1/32", "dev", "eth0", "proto", "200", "scope", "link")

@@ -190,6 +190,9 @@ func (d *routeDecoder) decode(body []byte) (*netlink.Route, error) {
 	}
 }
 
+// forSource reports whether the route is for packets of certain sources only.
+func forSource(body []byte) bool { return len(body) > 2 && body[2] != 0 }
+
 // decodeDst makes the destination of a message that has no RTA_DST, which the
 // kernel leaves out for the default route.
 func (d *routeDecoder) decodeDst(body []byte) error {

@@ -52,8 +52,9 @@ const routeBatchMessages = 128
 // long, and the send buffer has 208 KiB as well.
 const routeBatchBytes = 64 << 10
 
-// RouteEach dumps the routes that pass the filter and calls fn for each. The
-// route and all it points to belong to RouteEach and are valid only during the
+// RouteEach dumps the routes that pass the filter and calls fn for each, but for
+// IPv6 routes of certain sources only (ip-route(8) from), which a Route cannot
+// say. The route and all it points to belong to RouteEach and are valid only during the
 // call; fn must not use the Handle.
 //
 // The first error that fn returns ends the calls and is returned as it is. A
@@ -86,7 +87,7 @@ type callbackError struct{ error }
 
 func (h *Handle) receiveRoutes(seq uint32, filter RouteFilter, fn func(*netlink.Route) error) error {
 	return h.receiveDump(seq, func(kind uint16, body []byte) error {
-		if kind != unix.RTM_NEWROUTE {
+		if kind != unix.RTM_NEWROUTE || forSource(body) {
 			return nil
 		}
 		route, err := h.routeIO.decoder.decode(body)
