@@ -5,7 +5,7 @@
 // The directory CRASH_DIR controls the crashes. Nothing happens while it holds no
 // file "at". From then on writes are counted and appended to the file "writes", and
 // before the write whose number "at" holds the process kills itself; 0 never does.
-// Writes of sysctls count too, unless "at" goes on with the word "netlink".
+// Writes of sysctls count too.
 //
 // EVENT_RECEIVE_BUFFER is the size in bytes of the event socket's receive buffer.
 package main
@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,7 +79,7 @@ type countedSysctls struct {
 }
 
 func (s countedSysctls) WriteSysctl(path, value string) error {
-	s.bomb.before("write sysctl "+path, false)
+	s.bomb.beforeWrite("write sysctl " + path)
 	return s.Sysctls.WriteSysctl(path, value)
 }
 
@@ -91,19 +90,16 @@ type bomb struct {
 	writes int
 }
 
-func (b *bomb) beforeWrite(op string) { b.before(op, true) }
-
-func (b *bomb) before(op string, isNetlink bool) {
+func (b *bomb) beforeWrite(op string) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	data, err := os.ReadFile(filepath.Join(b.dir, "at"))
-	at := strings.Fields(string(data))
-	if err != nil || len(at) == 0 || !isNetlink && slices.Contains(at[1:], "netlink") {
+	at, err := os.ReadFile(filepath.Join(b.dir, "at"))
+	if err != nil {
 		return
 	}
 	b.writes++
 	b.record(op)
-	if at[0] == strconv.Itoa(b.writes) {
+	if strings.TrimSpace(string(at)) == strconv.Itoa(b.writes) {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
