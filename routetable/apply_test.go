@@ -211,13 +211,29 @@ var _ = onEachKernel("Apply", func(kind worldKind) {
 		f.restart()
 		other := f.conf
 		other.Table = 1000
-		routetable.New(other)
+		Expect(routetable.New(other).Name()).To(Equal("routetable-ipv4-1000"))
 		other.IPVersion = 6
-		routetable.New(other)
+		Expect(routetable.New(other).Name()).To(Equal("routetable-ipv6-1000"))
+		Expect(f.Name()).To(Equal("routetable-ipv4"))
 		f.addLink("cali1")
 		f.want("cali1", "10.65.0.1/32")
+		f.want("cali2", "10.65.0.2/32") // which does not exist
 		f.apply()
 		Expect(testutil.GatherAndCount(registry, "manx_routetable_routes")).To(Equal(3))
+		gauge := func(name string) (value float64) {
+			families, err := registry.Gather()
+			Expect(err).NotTo(HaveOccurred())
+			for _, family := range families {
+				for _, metric := range family.GetMetric() {
+					if family.GetName() == name {
+						value += metric.GetGauge().GetValue()
+					}
+				}
+			}
+			return value
+		}
+		Expect(gauge("manx_routetable_wanted_routes")).To(Equal(2.0))
+		Expect(gauge("manx_routetable_routes")).To(Equal(1.0))
 		problems, err := testutil.GatherAndLint(registry)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(problems).To(BeEmpty())

@@ -184,6 +184,16 @@ func (t *RouteTable) NextRecheck() (time.Time, bool) {
 	return at, !at.IsZero()
 }
 
+// Name names the table in logs, metrics and health: "routetable-ipv4" for the main
+// one, "routetable-ipv4-1000" for another.
+func (t *RouteTable) Name() string {
+	name := fmt.Sprintf("routetable-ipv%d", t.config.IPVersion)
+	if t.config.Table != unix.RT_TABLE_MAIN {
+		name += fmt.Sprintf("-%d", t.config.Table)
+	}
+	return name
+}
+
 // Close closes the handle on the kernel, in which all stays as it is. Conntrack
 // deletions that are under way go on until they return. The RouteTable must not
 // be used afterwards.
