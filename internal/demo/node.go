@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -83,12 +85,21 @@ func (n *node) startAgent() error {
 	}
 	defer log.Close()
 	n.agent = exec.Command(self, "run", "--config", n.path("felix.yaml"), "--endpoints", n.path("endpoints"))
+	n.agent.Env = withoutFelix(os.Environ())
 	n.agent.Stdout, n.agent.Stderr = log, log
 	n.agent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.agent.Start(); err != nil {
 		return fmt.Errorf("start agent: %w", err)
 	}
 	return nil
+}
+
+// withoutFelix returns an environment without the variables that would override
+// felixConfiguration, such as those of a shell in a Calico container.
+func withoutFelix(environ []string) []string {
+	return slices.DeleteFunc(environ, func(variable string) bool {
+		return strings.HasPrefix(strings.ToUpper(variable), "FELIX_")
+	})
 }
 
 // killAgent ends the agent the hard way, as an OOM kill does.
