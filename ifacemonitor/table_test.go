@@ -208,6 +208,17 @@ func TestTwoClaimsOfADumpsTimeAskForAnotherDump(t *testing.T) {
 	s.expectConflict(t, true)
 }
 
+func TestAnEntryThatClaimsANameOfAnEventsTimeAsksForAnotherDumpAndItsLinkLivesOn(t *testing.T) {
+	s := newScene()
+	s.says("+9 a", "+4 10.0.0.4")
+	s.log = nil
+	s.says("dump links", "+9 a", "dump:+4 a", "done")
+	s.expect(t)
+	s.expectConflict(t, true)
+	s.says("+4 b")
+	s.expect(t, "b down 4", "b [10.0.0.4]")
+}
+
 func TestAddressesMayComeBeforeTheLink(t *testing.T) {
 	s := newScene()
 	s.says("+3 fd00::1", "+3 ::ffff:10.0.0.1", "+3 10.0.0.2", "-3 10.0.0.2")
