@@ -121,11 +121,14 @@ func (s *Syncer) ensureHook(veth *Interface) (created bool, err error) {
 	hook := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: veth.Index, Parent: netlink.HANDLE_INGRESS, Handle: hookHandle,
 	}}
-	if err := s.kernel.QdiscAdd(hook); err != nil {
+	err = s.kernel.QdiscAdd(hook)
+	if !errors.Is(err, unix.EEXIST) && !isUnsupported("ingress", err) {
+		s.memory.hookIsOurs[veth.Index] = true // if it failed it may have taken effect all the same
+	}
+	if err != nil {
 		return false, fmt.Errorf("add ingress qdisc: %w", err)
 	}
 	veth.Hook, veth.Filters = HookIngress, nil
-	s.memory.hookIsOurs[veth.Index] = true
 	return true, nil
 }
 

@@ -313,6 +313,47 @@ var _ = Describe("Syncer under faults", func() {
 		Expect(b.rate(vethName)).To(BeZero())
 	})
 
+	Context("when a write takes effect and its answer is lost", func() {
+		var b *backend
+		var a *agent
+		BeforeEach(func() {
+			b = newMock()
+			b.addPod(vethName)
+			a = startAgent(b)
+		})
+		loseAnswerOf := func(op mocks.Op) {
+			lost := false
+			b.mock.AfterCall(func(c mocks.Call, err error) error {
+				if c.Op == op && err == nil && !lost {
+					lost = true
+					return unix.ENOBUFS
+				}
+				return err
+			})
+			Expect(a.Apply()).To(MatchError(unix.ENOBUFS))
+		}
+
+		It("knows an ingress qdisc that it made", func() {
+			a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+			loseAnswerOf(mocks.OpQdiscAdd)
+			a.settle()
+			a.SetEnabled(false)
+			a.settle()
+			Expect(b.observe().ByName(vethName).Hook).To(Equal(qos.HookNone))
+		})
+
+		It("removes what it made on an interface that no endpoint claims any more", func() {
+			a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
+			loseAnswerOf(mocks.OpQdiscReplace)
+			a.RemoveLimits(vethName)
+			a.settle()
+			Expect(b.rate(vethName)).To(BeEquivalentTo(20e6), "within the grace period")
+			a.clock.Step(qos.DefaultGracePeriod)
+			a.settle()
+			Expect(b.rate(vethName)).To(BeZero())
+		})
+	})
+
 	It("programs all other interfaces when one fails, and caps the error", func() {
 		b := newMock()
 		a := startAgent(b)

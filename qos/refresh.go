@@ -98,7 +98,8 @@ func (s *Syncer) lookUpAppeared() (errs []error) {
 	var looked []string
 	for name := range s.todo.appeared {
 		limits, claimed := s.desired[name]
-		if !claimed || limits.Equal(Limits{}) && !s.config.RemoveExternal && s.snapshot.ByName(name) == nil {
+		unlimited := limits.Equal(Limits{}) && !s.config.RemoveExternal
+		if s.snapshot.ByName(name) == nil && (!claimed || unlimited) {
 			// On an interface that was not there at the last resync nothing is ours.
 			delete(s.todo.appeared, name)
 			continue
@@ -124,7 +125,11 @@ func (s *Syncer) lookUpAppeared() (errs []error) {
 			}
 		}
 		delete(s.todo.appeared, name)
-		s.todo.dirty[name] = struct{}{}
+		if _, claimed := s.desired[name]; claimed {
+			s.todo.dirty[name] = struct{}{}
+		} else {
+			s.sweepLater(ReasonEndpointGone)
+		}
 		if s.snapshot.ByName(name) == nil && s.snapshot.ByName(IFBName(name)) != nil {
 			s.nameGone(name) // seen here before anyone said so
 		}

@@ -177,7 +177,9 @@ func (s *Syncer) RemoveLimits(iface string) {
 	}
 	delete(s.desired, iface)
 	delete(s.todo.dirty, iface)
-	delete(s.todo.appeared, iface)
+	if s.snapshot.ByName(iface) == nil { // else what is known of it may be wrong
+		delete(s.todo.appeared, iface)
+	}
 	ifb := IFBName(iface)
 	delete(s.owners, ifb)
 	if s.enabled {
