@@ -330,6 +330,9 @@ func (w *world) compare(when string) {
 			if p := w.pods[name]; p != nil && p.renamed && line == "hook of "+name+": ingress" {
 				return true // so too of one that was renamed when the agent crashed between its filter and it
 			}
+			if p := w.pods[name]; p != nil && p.tampered && line == "filter of "+name+": to nothing" {
+				return true // whose that filter was cannot be told once its target is gone
+			}
 			if ifb := qos.IFBName(name); slices.Contains(hung, ifb) && (strings.Contains(line, ifb) || strings.HasPrefix(line, "hook of "+name) || strings.Contains(line, `"`+name+`"`)) {
 				return true
 			}

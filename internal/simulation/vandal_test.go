@@ -43,7 +43,7 @@ var vandals = []struct {
 		}
 	}},
 	{"redirects %s to its IFB once more", func(w *world, p *pod, ifb int) {
-		w.ifbUser[ifb] = p // as far as anyone can tell
+		w.ifbUser[ifb], p.tampered = p, true // as far as anyone can tell
 		_ = w.outside.FilterAdd(&netlink.U32{
 			FilterAttrs: netlink.FilterAttrs{LinkIndex: p.index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: 77, Protocol: unix.ETH_P_ALL},
 			Actions:     []netlink.Action{netlink.NewMirredAction(ifb)},

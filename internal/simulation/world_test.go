@@ -64,6 +64,7 @@ type pod struct {
 	ns              *mocks.Kernel
 	hostUp, peerUp  bool
 	mtu             int
+	tampered        bool   // somebody redirects it to an IFB
 	hook            string // made by others: "", "clsact", "ingress"
 	renamed         bool
 	foreignRoot     bool // a root TBF 1: was there first
