@@ -65,6 +65,16 @@ type ReaperConfig struct {
 // complain about a device ("unregister_netdevice: waiting for").
 const DefaultStuckAfter = 10 * time.Second
 
+const (
+	// slowAfter is how long others wait for one delete before they go on beside it: a
+	// few devices that turn out to be stuck must not add up their StuckAfters.
+	slowAfter = time.Second
+
+	// maxWorkers bounds the deletes that are under way, stuck ones included: each holds
+	// a thread and a handle.
+	maxWorkers = 32
+)
+
 // The batch sizes bound how long one group delete holds RTNL: measured 66 ms for 64
 // devices, 119 ms for 256. A backlog is worth the longer hold: 1,558 devices take
 // 1.2 s in the small batches, 0.7 s in the large ones.
@@ -81,8 +91,9 @@ const (
 // group that nothing else is in, and deletes the group. Where the kernel
 // refuses, it deletes one by one. What fails is retried with backoff.
 //
-// A delete that does not come back is left behind with its goroutine and its
-// handle; a new worker carries on with the rest. See Stuck.
+// A delete that does not come back soon is left behind with its goroutine and its
+// handle; a new worker carries on with the rest. After a while it counts as stuck. See
+// Stuck.
 //
 // While a device is queued or being deleted its name is reserved: whoever wants
 // to create a device of that name waits. All methods are safe for concurrent use.
@@ -92,6 +103,7 @@ type Reaper struct {
 	clock   clock.Clock
 	metrics reaperMetrics
 	wake    chan struct{}
+	workers chan struct{} // holds one for each that is at work
 
 	mu     sync.Mutex
 	items  map[Device]*item
@@ -114,20 +126,6 @@ type item struct {
 	notBefore time.Time
 }
 
-// StuckDevice is a device whose delete has not come back.
-type StuckDevice struct {
-	Device
-	// Since is when the delete was asked for.
-	Since time.Time
-	// Listed is whether the device can still be seen. If not, the kernel has taken
-	// it out of the namespace, its name is free, and the kernel waits for the last
-	// reference to it ("unregister_netdevice: waiting for … to become free").
-	Listed bool
-	// Candidates is how many devices the unfinished request was for: if more than
-	// one, this device is one of those of which at least one is stuck.
-	Candidates int
-}
-
 // NewReaper returns a Reaper that collects devices; Run makes it work.
 func NewReaper(config ReaperConfig) *Reaper {
 	if config.Clock == nil {
@@ -140,6 +138,7 @@ func NewReaper(config ReaperConfig) *Reaper {
 		clock:   config.Clock,
 		metrics: newReaperMetrics(config.Registerer),
 		wake:    make(chan struct{}, 1),
+		workers: make(chan struct{}, maxWorkers),
 		items:   make(map[Device]*item),
 		names:   make(map[string]int),
 
@@ -186,38 +185,27 @@ func (r *Reaper) Pending() int {
 	return len(r.items)
 }
 
-// Stuck returns the devices whose delete has not come back for StuckAfter, oldest
-// first; none if all is well.
-func (r *Reaper) Stuck() []StuckDevice {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var devices []StuckDevice
-	for _, j := range r.stuck {
-		for _, device := range j.suspects {
-			devices = append(devices, StuckDevice{
-				Device:     device,
-				Since:      j.started,
-				Listed:     r.items[device] != nil,
-				Candidates: len(j.suspects),
-			})
-		}
-	}
-	return devices
-}
-
 // Run deletes what is queued, until ctx is done; it then returns nil at once,
 // also while a delete is under way. It may be called again, but not by two
 // goroutines at a time.
 func (r *Reaper) Run(ctx context.Context) error {
 	var kernel ReaperKernel
+	var watched sync.WaitGroup
 	defer func() {
+		watched.Wait()
 		if kernel != nil {
 			kernel.Close()
 		}
 	}()
 	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			continue
+		case r.workers <- struct{}{}:
+		}
 		j, wait := r.next()
 		if j == nil {
+			<-r.workers
 			r.sleep(ctx, wait)
 			continue
 		}
@@ -225,6 +213,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 			var err error
 			if kernel, err = r.config.Open(); err != nil {
 				kernel = nil
+				<-r.workers
 				r.postpone(j, fmt.Errorf("open a handle to delete devices: %w", err))
 				continue
 			}
@@ -233,6 +222,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 		go r.work(j)
 		if !r.await(ctx, j) {
 			kernel = nil // the job's now
+			watched.Go(func() { r.watch(ctx, j) })
 		}
 	}
 	return nil
@@ -323,39 +313,17 @@ func (r *Reaper) work(j *job) {
 		}
 	}
 	close(j.done)
+	<-r.workers
 	r.wakeUp()
-}
-
-// await waits for a job. It returns false where the job did not finish and was
-// left behind with its handle.
-func (r *Reaper) await(ctx context.Context, j *job) bool {
-	timer := r.clock.NewTimer(r.config.StuckAfter)
-	defer timer.Stop()
-	stuck := false
-	select {
-	case <-j.done:
-		return true
-	case <-ctx.Done():
-	case <-timer.C():
-		stuck = true
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if j.finished {
-		return true
-	}
-	j.abandoned = true
-	if stuck {
-		r.leaveBehind(j)
-	}
-	return false
 }
 
 // settle takes note of what became of a job's devices, and returns those gone.
 // Called with the lock held.
 func (r *Reaper) settle(j *job, outcomes []outcome) (gone []Device) {
 	now := r.clock.Now()
-	r.group = j.group
+	if !j.abandoned {
+		r.group = j.group
+	}
 	for n, it := range j.items {
 		switch o := outcomes[n]; o.result {
 		case deleted, absent:
@@ -374,70 +342,6 @@ func (r *Reaper) settle(j *job, outcomes []outcome) (gone []Device) {
 		}
 	}
 	return gone
-}
-
-// settlePresent deals with a device whose delete is stuck and which can still be
-// seen. If it was one of a batch it may not be the one that holds the batch up,
-// and gets a delete of its own. Called with the lock held.
-func (r *Reaper) settlePresent(it *item, now time.Time) {
-	r.queue = append(r.queue, it)
-	for _, j := range r.stuck {
-		at := slices.Index(j.suspects, it.Device)
-		switch {
-		case at < 0:
-			continue
-		case len(j.items) == 1:
-			it.notBefore = now.Add(r.config.StuckAfter)
-			return
-		}
-		j.suspects = slices.Delete(j.suspects, at, at+1)
-		break
-	}
-	it.single, it.look = true, false
-}
-
-// leaveBehind has a new worker look at the devices of a job that does not come
-// back. Called with the lock held.
-func (r *Reaper) leaveBehind(j *job) {
-	j.left = true
-	if j.look { // of devices that have been reported already
-		for _, it := range j.items {
-			it.notBefore = r.clock.Now().Add(r.config.StuckAfter)
-		}
-		r.queue = append(r.queue, j.items...)
-		return
-	}
-	// A late delete of this job's group must not meet new members.
-	r.group = 0
-	r.groupBase += groupStride
-	for _, it := range j.items {
-		j.suspects = append(j.suspects, it.Device)
-		it.look = true
-	}
-	r.stuck = append(r.stuck, j)
-	r.queue = slices.Insert(r.queue, 0, j.items...)
-	r.updateMetrics()
-	first := j.items[0]
-	r.log.WithFields(logrus.Fields{
-		"ifb": first.Name, "ifindex": first.Index, "reason": first.reason, "devices": len(j.items),
-	}).Error("Deleting a device does not come back; leaving it behind. If the kernel log says " +
-		"\"unregister_netdevice: waiting for\" it, something holds a reference that only the kernel can drop")
-}
-
-// comeBack ends a job that was left behind: whatever still waits of its devices
-// gets a turn of its own now. Called with the lock held.
-func (r *Reaper) comeBack(j *job) {
-	if j.look {
-		return
-	}
-	r.stuck = slices.DeleteFunc(r.stuck, func(other *job) bool { return other == j })
-	for _, it := range r.queue {
-		if it.look && slices.Contains(j.items, it) {
-			it.single, it.look, it.notBefore = true, false, time.Time{}
-		}
-	}
-	r.log.WithFields(logrus.Fields{"ifb": j.items[0].Name, "ifindex": j.items[0].Index, "devices": len(j.items)}).
-		Info("Deleting a device that was stuck has come back")
 }
 
 // postpone puts a job's devices back, for the same error all.

@@ -199,6 +199,69 @@ var _ = Describe("Reaper", func() {
 			Entry("a group, the kernel waits for a last reference", mocks.OpLinkDelGroup, mocks.AfterEffect, 5, false),
 		)
 
+		It("does not have others wait for the sum of several stuck deletes", func() {
+			all := devices(b, 5)
+			healthy := all[4]
+			release := b.mock.Hang(mocks.BeforeEffect, func(c mocks.Call) bool {
+				return c.Op == mocks.OpLinkDel && c.Index != healthy.Index
+			})
+			DeferCleanup(release)
+			b.fault = func(c mocks.Call) error {
+				if c.Op == mocks.OpLinkDelGroup {
+					return unix.EOPNOTSUPP
+				}
+				return nil
+			}
+			start := clock.Now()
+			reaper.Delete(qos.ReasonStartup, false, all...)
+			Eventually(func() int { clock.Step(50 * time.Millisecond); return b.index(healthy.Name) }, 5*time.Second).Should(BeZero())
+			Expect(clock.Since(start)).To(BeNumerically("<", 10*time.Second), "before the first counts as stuck")
+			Expect(reaper.Stuck()).To(BeEmpty())
+			Expect(pending()).To(Equal(4))
+			release()
+			Eventually(pending).Should(BeZero())
+			Eventually(b.mock.OpenHandles, 5*time.Second).Should(BeNumerically("<=", 1))
+		})
+
+		It("never puts devices into the group of a delete that may yet come", func() {
+			groups := func() (used []string) {
+				for _, c := range b.mock.Writes() {
+					if c.Op == mocks.OpLinkDelGroup {
+						used = append(used, c.Detail)
+					}
+				}
+				return used
+			}
+			asked := false
+			release := b.mock.Hang(mocks.BeforeEffect, func(c mocks.Call) bool {
+				first := c.Op == mocks.OpLinkDelGroup && !asked
+				asked = asked || first
+				return first
+			})
+			DeferCleanup(release)
+			reaper.Delete(qos.ReasonStartup, false, devices(b, 3)...)
+			Eventually(func() int { clock.Step(time.Second); return pending() }, 5*time.Second).Should(BeZero())
+			reaper.Delete(qos.ReasonStartup, false, devices(b, 3)...)
+			Eventually(pending).Should(BeZero())
+			Expect(groups()).To(HaveLen(2))
+			Expect(groups()[0]).NotTo(Equal(groups()[1]))
+		})
+
+		It("bounds the threads that stuck deletes hold", func() {
+			hang := b.mock.Hang(mocks.BeforeEffect, func(c mocks.Call) bool { return true })
+			DeferCleanup(hang)
+			for n, device := range devices(b, 40) {
+				reaper.Delete(qos.ReasonStartup, false, device)
+				Eventually(func() int { clock.Step(time.Second); return b.mock.Hung() }, 5*time.Second, time.Millisecond).Should(BeNumerically(">=", min(n+1, 32)))
+			}
+			for range 100 {
+				clock.Step(10 * time.Second)
+			}
+			Consistently(b.mock.Hung, 50*time.Millisecond).Should(Equal(32))
+			hang()
+			Eventually(func() int { clock.Step(time.Second); return pending() }, 5*time.Second).Should(BeZero())
+		})
+
 		It("stops at once with a stuck delete, and closes all handles in the end", func() {
 			release := b.mock.Hang(mocks.BeforeEffect, func(c mocks.Call) bool { return c.Op == mocks.OpLinkDel })
 			reaper.Delete(qos.ReasonStartup, false, devices(b, 1)...)
