@@ -4,6 +4,8 @@
 #
 #   CHECKS    checks of each property test (default 20000)
 #   FUZZTIME  time for each fuzz target (default 10m)
+#   SCENARIOS scenarios of the simulation (default 100000; about 100 a second)
+#   FIRST     seed of the first one (default: another one every day)
 #   ROUNDS    rounds of the sweep beside an agent that leaks (default 10000)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,6 +16,10 @@ packages=$(grep -rl --include='*_test.go' 'pgregory.net/rapid' . | xargs -n1 dir
 for package in $packages; do
 	"$go" test -race -count=1 -timeout 120m "$package" -rapid.checks="$CHECKS"
 done
+
+echo "== simulation, ${SCENARIOS:=100000} scenarios from seed ${FIRST:=$(($(date +%s) / 86400 * 1000000))}"
+"$go" test -count=1 -timeout 0 ./internal/simulation -run TestScenarios -v \
+	-simulation.count="$SCENARIOS" -simulation.first="$FIRST" -simulation.budget=0
 
 echo "== sweep beside an agent that leaks, ${ROUNDS:=10000} rounds"
 MANX_SWEEP_ROUNDS=$ROUNDS "$go" test -count=1 -timeout 120m ./internal/sweep -v --ginkgo.focus "stand-in"
