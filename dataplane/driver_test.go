@@ -119,6 +119,23 @@ func TestWhatIsQueuedIsAppliedAsOneBatch(t *testing.T) {
 	})
 }
 
+func TestAFloodOfMessagesDoesNotPutOffTheApply(t *testing.T) {
+	inBubble(t, dataplane.Config{}, func(r *rig) {
+		flood := 1000
+		r.manager.onUpdate = func(msg any) { // for each that is taken another one comes
+			if flood--; flood > 0 && msg == "drop" {
+				r.send("drop")
+			}
+		}
+		r.runInSync()
+		r.send("drop")
+		synctest.Wait()
+		lines := r.take()
+		r.Expect(slices.Index(lines, "table apply")).To(BeNumerically("<", 10))
+		r.Expect(flood).To(BeZero())
+	})
+}
+
 func TestAppliesAreThrottledButTheFirstAreImmediate(t *testing.T) {
 	cfg := dataplane.Config{ApplyInterval: 100 * time.Millisecond, ApplyBurst: 3}
 	inBubble(t, cfg, func(r *rig) {

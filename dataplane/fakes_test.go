@@ -91,10 +91,16 @@ type fakeManager struct {
 	work      func() error
 	recheck   time.Time
 	detail    []string
+	onUpdate  func(any)
 	onApplied func(error) error
 }
 
-func (m *fakeManager) OnUpdate(msg any) { m.add("%s update %v", m.name, msg) }
+func (m *fakeManager) OnUpdate(msg any) {
+	m.add("%s update %v", m.name, msg)
+	if m.onUpdate != nil {
+		m.onUpdate(msg)
+	}
+}
 
 func (m *fakeManager) ResolveUpdateBatch() error {
 	m.add("%s resolve", m.name)

@@ -30,7 +30,7 @@ func TestReadinessNeedsBothSidesInSyncAndTheFirstApply(t *testing.T) {
 		r.Expect(r.driver.Health().Details).To(Equal([]string{"the interface monitor is not in sync yet"}))
 		r.driver.OnIfaceInSync()
 		synctest.Wait()
-		r.Expect(r.driver.Health().Ready).To(BeFalse(), "the first apply is still running")
+		r.Expect(r.driver.Health()).To(Equal(dataplane.Report{Live: true, Details: []string{"the first apply is not done yet"}}))
 		r.sleep(time.Second)
 		r.Expect(r.driver.Health()).To(Equal(dataplane.Report{
 			Live: true, Ready: true, Details: []string{"last apply: qos: injected"},

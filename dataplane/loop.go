@@ -164,6 +164,9 @@ func (l *loop) round() {
 	if l.inSync() {
 		l.checkTimers(now)
 		if l.dirty && l.throttle.take(now) {
+			if !l.applied {
+				l.reportHealth() // the first apply may take a while
+			}
 			l.apply(now)
 		}
 	}

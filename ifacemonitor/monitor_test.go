@@ -124,6 +124,24 @@ func TestInSyncIsReportedOnceAfterAllThatExists(t *testing.T) {
 	})
 }
 
+func TestWhatChangedDuringTheFirstGenerationIsReportedBeforeInSync(t *testing.T) {
+	withRig(t, func(r *rig) {
+		r.source.mute = true
+		run(r.T, r.config)
+		r.say(rtnl.Message{Type: rtnl.MessageDumpDone, DumpSeq: 1})
+		r.say(rtnl.Message{Type: rtnl.MessageDumpDone, DumpSeq: 2})
+		entry := newLink(1, "lo", true)
+		entry.DumpSeq = 3
+		r.say(entry,
+			rtnl.Message{Type: rtnl.MessageNewAddr, Index: 1, Addr: netip.MustParseAddr("127.0.0.1")},
+			rtnl.Message{Type: rtnl.MessageDumpDone, DumpSeq: 3})
+		want := []string{"lo up 1", "lo []", "lo [127.0.0.1]", "in sync"}
+		if !slices.Equal(r.seen.log, want) {
+			r.Errorf("reported %v, want %v", r.seen.log, want)
+		}
+	})
+}
+
 func TestAnInterruptedDumpIsRepeatedWithGrowingPausesAndRemovesNothing(t *testing.T) {
 	withRig(t, func(r *rig) {
 		r.source.dumpErr = unix.EINTR
