@@ -354,6 +354,26 @@ var _ = Describe("Syncer under faults", func() {
 		})
 	})
 
+	It("gets a whole dump where links come and go all the time, and gives up in the end", func() {
+		b := newMock()
+		b.addPod(vethName)
+		a := startAgent(b)
+		interruptions := 15
+		b.fault = func(c mocks.Call) error {
+			if c.Op == mocks.OpLinkList && interruptions > 0 {
+				interruptions--
+				return unix.EINTR
+			}
+			return nil
+		}
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+		Expect(a.Apply()).To(Succeed())
+		Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
+		interruptions = 1 << 30
+		a.QueueResync()
+		Expect(a.Apply()).To(MatchError(unix.EINTR))
+	})
+
 	It("programs all other interfaces when one fails, and caps the error", func() {
 		b := newMock()
 		a := startAgent(b)
