@@ -50,9 +50,18 @@ func (h *Handle) LinkByIndex(index int) (netlink.Link, error) {
 }
 
 // LinkAdd creates a link. On success link.Attrs().Index holds its index. EEXIST:
-// the name is taken. EOPNOTSUPP: this kernel lacks that kind of link.
+// the name is taken. EOPNOTSUPP: this kernel lacks that kind of link. ENODEV: it was
+// created, and could not be found by its name afterwards.
 func (h *Handle) LinkAdd(link netlink.Link) error {
-	return h.write("add link", linkObject(link), func() error { return h.nl.LinkAdd(link) })
+	return h.write("add link", linkObject(link), func() error {
+		if err := h.nl.LinkAdd(link); err != nil {
+			return err
+		}
+		if link.Attrs().Index == 0 { // the library keeps the error to itself
+			return unix.ENODEV
+		}
+		return nil
+	})
 }
 
 // LinkDel deletes the link with link.Attrs().Index; the name is not consulted.
