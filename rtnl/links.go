@@ -8,25 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkList dumps all links, without their statistics, which would make a quarter of
-// it: the longer a dump takes, the likelier is an interruption. An interrupted dump is
-// an error (EINTR) with no links: the caller retries.
+// LinkList dumps all links. An interrupted dump is an error (EINTR) with no
+// links: the caller retries.
 func (h *Handle) LinkList() ([]netlink.Link, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(extFilterSkipStats)))
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: h.raw}
-	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	links, err := h.nl.LinkList()
 	if err != nil {
 		return nil, opError("list links", "", err)
-	}
-	links := make([]netlink.Link, 0, len(messages))
-	for _, message := range messages {
-		link, err := netlink.LinkDeserialize(nil, message)
-		if err != nil {
-			return nil, opError("parse link", "", err)
-		}
-		links = append(links, link)
 	}
 	return links, nil
 }
