@@ -20,11 +20,10 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := root().ExecuteContext(ctx)
-	interrupted := ctx.Err() != nil
-	stop()
-	if interrupted && errors.Is(err, context.Canceled) {
-		return
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = cli.Exit(cli.ExitInterrupted, errors.New("interrupted"))
 	}
+	stop()
 	code, err := cli.ExitCode(err)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
