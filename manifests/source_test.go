@@ -243,6 +243,15 @@ var _ = Describe("Source", func() {
 			Eventually(func() int { return len(reasons(logrus.InfoLevel)()) }, bound).Should(Equal(5))
 		})
 
+		It("does not take a file for unchanged that changed within the same tick of the file system's clock", func() {
+			path := filepath.Join(dir, "a.yaml")
+			Expect(os.WriteFile(path, []byte("a"), 0o644)).To(Succeed())
+			info, err := os.Stat(path)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(sign(info, info.ModTime().Add(clockResolution/2)).unchanged(info)).To(BeFalse())
+			Expect(sign(info, info.ModTime().Add(2*clockResolution)).unchanged(info)).To(BeTrue())
+		})
+
 		It("lets good documents of a file apply beside a bad one", func() {
 			put("a.yaml", all(on("a", "cali-a"), on("b", "eth0"), on("c", "cali-c")))
 			run(newSource(), r)
