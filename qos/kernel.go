@@ -78,15 +78,3 @@ func isUnsupported(kind string, err error) bool {
 	}
 	return slices.Contains(kindsNeeded(), kind) && errors.Is(err, unix.ENOENT)
 }
-
-// retryInterrupted repeats a dump that something changed meanwhile. Where links come
-// and go every 10 ms, two of three dumps of 2,000 links are interrupted.
-func retryInterrupted[T any](dump func() (T, error)) (T, error) {
-	const attempts = 20
-	for attempt := 1; ; attempt++ {
-		result, err := dump()
-		if err == nil || attempt == attempts || !errors.Is(err, unix.EINTR) {
-			return result, err
-		}
-	}
-}

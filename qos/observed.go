@@ -69,7 +69,7 @@ type Filter struct {
 // with the kernel's error where a dump fails or is interrupted again and again
 // (EINTR).
 func Observe(kernel ReadKernel) (*Snapshot, error) {
-	links, err := retryInterrupted(kernel.LinkList)
+	links, err := rtnl.RetryInterrupted(kernel.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("observe shapers: %w", err)
 	}
@@ -167,7 +167,7 @@ func (s *Snapshot) remove(index int) {
 // observeQdiscs fills in the qdiscs and filters of the snapshot's interfaces, with
 // one dump of qdiscs whatever their number.
 func (s *Snapshot) observeQdiscs(kernel ReadKernel) error {
-	qdiscs, err := retryInterrupted(kernel.QdiscList)
+	qdiscs, err := rtnl.RetryInterrupted(kernel.QdiscList)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (s *Snapshot) observeQdiscs(kernel ReadKernel) error {
 // listFilters returns the filters of incoming packets; none where the interface
 // or its hook has vanished.
 func listFilters(kernel ReadKernel, ifindex int) ([]Filter, error) {
-	list, err := retryInterrupted(func() ([]netlink.Filter, error) {
+	list, err := rtnl.RetryInterrupted(func() ([]netlink.Filter, error) {
 		return kernel.FilterList(ifindex, netlink.HANDLE_MIN_INGRESS)
 	})
 	if err != nil {

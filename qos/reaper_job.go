@@ -131,7 +131,7 @@ func (j *job) deleteBatch(devices []Device) []outcome {
 // that nothing else is in it.
 func (j *job) isolate(devices []Device, outcomes []outcome) error {
 	if j.group == 0 {
-		links, err := retryInterrupted(j.kernel.LinkList)
+		links, err := rtnl.RetryInterrupted(j.kernel.LinkList)
 		if err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (j *job) isolate(devices []Device, outcomes []outcome) error {
 			}
 			members[device.Index] = device
 		}
-		links, err := retryInterrupted(j.kernel.LinkList)
+		links, err := rtnl.RetryInterrupted(j.kernel.LinkList)
 		if err != nil {
 			return err
 		}
