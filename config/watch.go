@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/manx-dataplane/manx/internal/filewatch"
+	"github.com/manx-dataplane/manx/internal/logging"
 )
 
 // maxFileBytes is the size above which a configuration file is refused: nothing that
@@ -43,11 +43,7 @@ type Watcher struct {
 
 // NewWatcher returns a Watcher; it reads nothing yet.
 func NewWatcher(options WatcherOptions) *Watcher {
-	if options.Log == nil {
-		logger := logrus.New()
-		logger.SetOutput(io.Discard)
-		options.Log = logger
-	}
+	options.Log = logging.OrDiscard(options.Log)
 	if options.Watch.Log == nil {
 		options.Watch.Log = options.Log
 	}

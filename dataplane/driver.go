@@ -3,7 +3,6 @@ package dataplane
 import (
 	"context"
 	"errors"
-	"io"
 	"net/netip"
 	"strconv"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/internal/logging"
 	"github.com/manx-dataplane/manx/routetable"
 )
 
@@ -68,11 +68,7 @@ func (c Config) withDefaults() Config {
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
 	}
-	if c.Log == nil {
-		discard := logrus.New()
-		discard.SetOutput(io.Discard)
-		c.Log = discard
-	}
+	c.Log = logging.OrDiscard(c.Log)
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration

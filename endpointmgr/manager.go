@@ -3,7 +3,6 @@ package endpointmgr
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/manx-dataplane/manx/config"
 	"github.com/manx-dataplane/manx/dataplane"
+	"github.com/manx-dataplane/manx/internal/logging"
 	"github.com/manx-dataplane/manx/qos"
 	"github.com/manx-dataplane/manx/routetable"
 )
@@ -142,11 +142,7 @@ var (
 
 // New returns a manager that knows of no endpoint.
 func New(cfg Config) *Manager {
-	if cfg.Log == nil {
-		discard := logrus.New()
-		discard.SetOutput(io.Discard)
-		cfg.Log = discard
-	}
+	cfg.Log = logging.OrDiscard(cfg.Log)
 	if cfg.Status == nil {
 		cfg.Status = noStatus{}
 	}

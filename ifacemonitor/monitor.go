@@ -3,7 +3,6 @@ package ifacemonitor
 import (
 	"context"
 	"errors"
-	"io"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 
+	"github.com/manx-dataplane/manx/internal/logging"
 	"github.com/manx-dataplane/manx/rtnl"
 )
 
@@ -100,11 +100,7 @@ func New(config Config) *Monitor {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	if config.Log == nil {
-		discard := logrus.New()
-		discard.SetOutput(io.Discard)
-		config.Log = discard
-	}
+	config.Log = logging.OrDiscard(config.Log)
 	switch {
 	case config.AddrRemovalDelay == 0:
 		config.AddrRemovalDelay = DefaultAddrRemovalDelay

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/manx-dataplane/manx/dataplane"
 	"github.com/manx-dataplane/manx/internal/filewatch"
+	"github.com/manx-dataplane/manx/internal/logging"
 )
 
 // MaxEndpoints is how many endpoints are taken from all files together: far more than
@@ -50,11 +50,7 @@ type Source struct {
 
 // NewSource returns a Source; it reads nothing yet.
 func NewSource(options Options) *Source {
-	if options.Log == nil {
-		logger := logrus.New()
-		logger.SetOutput(io.Discard)
-		options.Log = logger
-	}
+	options.Log = logging.OrDiscard(options.Log)
 	if options.Watch.Log == nil {
 		options.Watch.Log = options.Log
 	}

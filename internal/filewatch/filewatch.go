@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+
+	"github.com/manx-dataplane/manx/internal/logging"
 )
 
 // Defaults of Options.
@@ -53,11 +54,7 @@ func Watch(ctx context.Context, path string, options Options) (<-chan struct{}, 
 	if options.Poll <= 0 {
 		options.Poll = DefaultPoll
 	}
-	if options.Log == nil {
-		logger := logrus.New()
-		logger.SetOutput(io.Discard)
-		options.Log = logger
-	}
+	options.Log = logging.OrDiscard(options.Log)
 	w := &watcher{
 		path:    absolute,
 		options: options,
