@@ -125,9 +125,10 @@ func (t *RouteTable) round() []error {
 		t.planKey(key)
 	}
 	p.sort()
+	t.removeNeighbours()
 	t.write(p.deletes, t.deleted)
-	t.writeNeighbours()
 	t.write(p.adds, t.added)
+	t.setNeighbours()
 	t.judgeRefusals()
 	for _, key := range p.unsettled {
 		t.markDirty(key)
@@ -174,12 +175,27 @@ func (t *RouteTable) planKey(key routeKey) {
 			target = nil
 		}
 	}
+	if target == nil && exists && t.spare(key, &have) {
+		return
+	}
 	t.planNeighbour(key, target, index)
 	if target == nil {
 		t.planRemoval(key, &have, exists)
 	} else {
 		t.planWanted(key, &have, exists, &want)
 	}
+}
+
+// spare reports whether a route that nobody wants is in its grace period, at whose
+// end it is looked at again.
+func (t *RouteTable) spare(key routeKey, have *observedRoute) bool {
+	end, ok := t.graceEnd(have)
+	if !ok || !t.isOurs(key, have) {
+		return false
+	}
+	t.grace.add(key, end)
+	delete(t.dirty, key)
+	return true
 }
 
 // mayReplace reports whether a wanted route may take an observed one's place.
@@ -203,11 +219,6 @@ func (t *RouteTable) planRemoval(key routeKey, have *observedRoute, exists bool)
 		delete(t.observed, key)
 		delete(t.dirty, key)
 	default:
-		if end, ok := t.graceEnd(have); ok {
-			t.grace.add(key, end)
-			delete(t.dirty, key)
-			return
-		}
 		t.plan.deletes = append(t.plan.deletes, change{
 			key: key, route: have.route, kind: changeDelete, final: true, cleanup: goes && t.flows.owner(key) != 0,
 		})

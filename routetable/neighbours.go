@@ -3,6 +3,7 @@ package routetable
 import (
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -14,7 +15,7 @@ import (
 type neighbour struct {
 	index int
 	mac   string // the bytes
-	// suspect says that the kernel may have removed it.
+	// suspect says that the kernel may not have it, or not so.
 	suspect bool
 }
 
@@ -60,24 +61,38 @@ func (t *RouteTable) planNeighbour(key routeKey, target *Target, index int) {
 	}
 }
 
-// writeNeighbours makes the planned changes. One that fails leaves its key dirty.
-func (t *RouteTable) writeNeighbours() {
+// removeNeighbours removes the entries that are no longer wanted where they are. It
+// goes before the removal of routes, as setNeighbours goes after their addition: an
+// entry that is left by a crash has a route that says whose it is.
+func (t *RouteTable) removeNeighbours() {
 	for i := range t.plan.neighbours {
 		c := &t.plan.neighbours[i]
-		if c.have.index != 0 && c.have.index != c.want.index {
-			err := t.kernel.NeighDel(t.netlinkNeighbour(c.key, c.have))
-			if err != nil && !rtnl.IsAbsent(err) {
-				t.neighbourFailed(c, err)
-				continue
-			}
-			delete(t.neighbours, c.key)
-		}
-		if c.want.index == 0 {
+		if c.have.index == 0 || c.have.index == c.want.index {
 			continue
 		}
-		if err := t.kernel.NeighSet(t.netlinkNeighbour(c.key, c.want)); err != nil {
+		err := t.kernel.NeighDel(t.netlinkNeighbour(c.key, c.have))
+		if err != nil && !rtnl.IsAbsent(err) {
 			t.neighbourFailed(c, err)
+			c.want = c.have // not before the old one is gone
 			continue
+		}
+		delete(t.neighbours, c.key)
+	}
+}
+
+// setNeighbours makes the entries of routes that are in the kernel. Others' keys
+// are looked at again when their route is about to be.
+func (t *RouteTable) setNeighbours() {
+	for i := range t.plan.neighbours {
+		c := &t.plan.neighbours[i]
+		route := t.observed[c.key]
+		if c.want.index == 0 || c.want == c.have || int(route.route.index) != c.want.index || !route.adopted || route.suspect {
+			continue
+		}
+		err := t.kernel.NeighSet(t.netlinkNeighbour(c.key, c.want))
+		if err != nil {
+			c.want.suspect = true // it may have gone in though the answer was lost
+			t.neighbourFailed(c, err)
 		}
 		t.neighbours[c.key] = c.want
 	}
@@ -93,10 +108,13 @@ func (t *RouteTable) neighbourFailed(c *neighbourChange, err error) {
 	t.fail(err)
 }
 
-// readNeighbours forgets the entries that the kernel no longer has as we made
-// them, so that they are made again.
+// readNeighbours compares the entries that we made with the kernel's: what is no
+// longer as we made it is made again, and what an earlier life made is ours.
+//
+// An entry does not say who made it, but a route does: an address of ours that is
+// routed to the entry's interface.
 func (t *RouteTable) readNeighbours() error {
-	if len(t.neighbours) == 0 {
+	if !t.config.StaticARP {
 		return nil
 	}
 	var present map[neighbourID]string
@@ -109,11 +127,18 @@ func (t *RouteTable) readNeighbours() error {
 		return fmt.Errorf("list the neighbour entries for table %d: %w", t.config.Table, err)
 	}
 	for key, entry := range t.neighbours {
-		if entry.suspect {
-			continue // looked at anyway
-		}
-		if present[neighbourID{entry.index, key.cidr.Addr().String()}] != entry.mac {
+		if present[entry.id(key)] != entry.mac && !entry.suspect {
 			delete(t.neighbours, key)
+			t.markDirty(key)
+		}
+	}
+	for key, have := range t.observed {
+		entry := neighbour{index: int(have.route.index)}
+		if _, known := t.neighbours[key]; known || !key.cidr.IsSingleIP() || !have.route.isLocal() {
+			continue
+		}
+		if entry.mac = present[entry.id(key)]; entry.mac != "" && t.isOurs(key, &have) {
+			t.neighbours[key] = entry
 			t.markDirty(key)
 		}
 	}
@@ -123,14 +148,16 @@ func (t *RouteTable) readNeighbours() error {
 // neighbourID is what the kernel keys its entries by.
 type neighbourID struct {
 	index int
-	addr  string
+	addr  netip.Addr
 }
+
+func (n neighbour) id(key routeKey) neighbourID { return neighbourID{n.index, key.cidr.Addr()} }
 
 func permanentNeighbours(list []netlink.Neigh) map[neighbourID]string {
 	present := make(map[neighbourID]string, len(list))
 	for _, n := range list {
-		if n.State&netlink.NUD_PERMANENT != 0 {
-			present[neighbourID{n.LinkIndex, n.IP.String()}] = string(n.HardwareAddr)
+		if addr, ok := netip.AddrFromSlice(n.IP); ok && n.State&netlink.NUD_PERMANENT != 0 {
+			present[neighbourID{n.LinkIndex, addr.Unmap()}] = string(n.HardwareAddr)
 		}
 	}
 	return present

@@ -134,6 +134,41 @@ var _ = onEachKernel("static neighbour entries", func(kind worldKind) {
 				Expect(entries()).To(BeEmpty())
 			})
 
+			It("of an earlier life go with its routes, or as soon as the MAC address is not known", func() {
+				want("cali1", one, mac(1))
+				want("cali1", two, mac(2))
+				f.apply()
+				f.restart()
+				want("cali1", two, nil)
+				f.apply()
+				Expect(f.routes()).To(HaveLen(1))
+				Expect(entries()).To(BeEmpty())
+			})
+
+			It("of an earlier life stay in a grace period, and then go with the route", func() {
+				want("cali1", one, mac(1))
+				f.apply()
+				f.restart()
+				f.apply()
+				Expect(f.routes()).To(HaveLen(1))
+				Expect(entries()).To(HaveLen(1))
+				f.clock.SetTime(f.clock.Now().Add(routetable.DefaultGracePeriod))
+				f.apply()
+				Expect(f.routes()).To(BeEmpty())
+				Expect(entries()).To(BeEmpty())
+			})
+
+			It("of other programs stay where no route of ours leads", func() {
+				must(f.t, f.w.NeighSet(&netlink.Neigh{
+					LinkIndex: index, Family: family, IP: net.ParseIP(two), HardwareAddr: mac(7), State: netlink.NUD_PERMANENT,
+				}))
+				want("cali1", one, mac(1))
+				f.apply()
+				f.QueueResync()
+				f.apply()
+				Expect(entries()).To(Equal([]string{entry(one, 1, index), entry(two, 7, index)}))
+			})
+
 			It("are never made for routes removed before they were applied", func() {
 				want("cali1", one, mac(1))
 				f.want("cali1")
@@ -141,6 +176,16 @@ var _ = onEachKernel("static neighbour entries", func(kind worldKind) {
 				f.QueueResync()
 				f.apply()
 				Expect(f.spied.neighs).To(BeEmpty())
+				Expect(entries()).To(BeEmpty())
+			})
+
+			It("go though the answer to their making was lost", func() {
+				f.spied.failNeighAfter = func() error { return unix.ENOBUFS }
+				want("cali1", one, mac(1))
+				Expect(f.Apply()).To(MatchError(unix.ENOBUFS))
+				f.spied.failNeighAfter = nil
+				f.want("cali1")
+				f.apply()
 				Expect(entries()).To(BeEmpty())
 			})
 

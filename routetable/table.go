@@ -45,7 +45,8 @@ type Config struct {
 	// less than zero none.
 	GracePeriod time.Duration
 	// StaticARP makes a permanent neighbour entry of every winning target with a
-	// DestMAC.
+	// DestMAC, once its route is in. A permanent entry for an address that a route
+	// of ours leads to, through the same interface, counts as made by us.
 	StaticARP bool
 
 	// Conntrack, where set, deletes an address's old flows when its route moves to

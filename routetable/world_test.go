@@ -314,7 +314,9 @@ type record struct {
 	failDump  func() error
 	failLink  func() error
 	failNeigh func() error
-	failOpen  func() error
+	// failNeighAfter is asked once a neighbour has been written.
+	failNeighAfter func() error
+	failOpen       func() error
 	// beforeBatch is called before each batch.
 	beforeBatch func()
 }
@@ -382,7 +384,11 @@ func (s *spy) NeighSet(n *netlink.Neigh) error {
 			return err
 		}
 	}
-	return s.Kernel.NeighSet(n)
+	err := s.Kernel.NeighSet(n)
+	if err == nil && s.record.failNeighAfter != nil {
+		err = s.record.failNeighAfter()
+	}
+	return err
 }
 
 func (s *spy) NeighDel(n *netlink.Neigh) error {
