@@ -150,6 +150,7 @@ func (d *Dataplane) addRouteTable(ipVersion int, source netip.Addr) *routetable.
 		},
 		Protocol:      d.cfg.DeviceRouteProtocol,
 		SourceAddress: source,
+		StaticARP:     ipVersion == 4, // IPv6 workloads answer neighbour discovery themselves
 		Conntrack:     d.options.Conntrack,
 		Wake:          d.driver.Wake,
 		Clock:         d.options.Clock,
