@@ -128,19 +128,28 @@ func (w *world) wanted(iface string) (ingress, egress *limit) {
 
 // watchLimits makes a change, and takes note of interfaces that lose or get a limit by it.
 func (w *world) watchLimits(change func()) {
-	type pair struct{ ingress, egress *limit }
-	before := map[string]pair{}
-	for _, name := range slotNames {
+	type state struct{ ingress, egress, claimed bool }
+	states := map[string]state{}
+	now := func(name string) state {
 		ingress, egress := w.wanted(name)
-		before[name] = pair{ingress, egress}
+		_, _, claimed := w.winner(name)
+		return state{ingress != nil, egress != nil, claimed}
+	}
+	for _, name := range slotNames {
+		states[name] = now(name)
 	}
 	change()
 	for _, name := range slotNames {
-		ingress, egress := w.wanted(name)
-		if (before[name].ingress == nil) != (ingress == nil) || (before[name].egress == nil) != (egress == nil) {
+		before, after := states[name], now(name)
+		p := w.pods[name]
+		switch {
+		case before.claimed && !after.claimed && p != nil && w.cfg.QoSControls:
+			w.cleared[name] = time.Now()
+			p.graceEnds = time.Now().Add(qos.DefaultGracePeriod)
+		case before != after || !w.cfg.QoSControls:
 			w.limitsCleared(name)
 		}
-		if p := w.pods[name]; p != nil && p.foreignRoot && ingress != nil {
+		if p != nil && p.foreignRoot && after.ingress {
 			p.rootWasBorrowed = true
 		}
 	}

@@ -238,10 +238,14 @@ func (w *world) noteUsers(index int) {
 	}
 }
 
-// checkLifted checks that limits which were in force still are.
+// checkLifted checks that limits which were in force still are: those of pods that want
+// them, and for the grace period those of pods that no endpoint claims any more.
 func (w *world) checkLifted(call mocks.Call) {
 	roots := w.roots()
 	for _, p := range w.pods {
+		if _, _, claimed := w.winner(p.name); !claimed && !time.Now().Before(p.graceEnds) {
+			p.armedEgress, p.armedIngress = false, false // its endpoint will not come back
+		}
 		if p.armedEgress && !w.egressInForce(p, roots) {
 			w.problem("%s lifted the egress limit of %s (ifindex %d)", call, p.name, p.index)
 			p.armedEgress = false

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) {
 	// Between two kernel calls goroutines run in an order that is nobody's choice; on one
 	// processor it is at least nearly always the same.
 	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(400) // scenarios are short-lived garbage
 	goleak.VerifyTestMain(m)
 }
 

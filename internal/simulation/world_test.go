@@ -71,6 +71,7 @@ type pod struct {
 	rootWasBorrowed bool // and an ingress limit took it over
 	armedEgress     bool // its limits were seen in force
 	armedIngress    bool
+	graceEnds       time.Time // if no endpoint claims it
 }
 
 func newWorld(o options, trace *strings.Builder) *world {
