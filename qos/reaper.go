@@ -124,6 +124,7 @@ type item struct {
 	look      bool // its delete is stuck: only look whether it is still there
 	tries     int
 	notBefore time.Time
+	said      string // the error that was last logged
 }
 
 // NewReaper returns a Reaper that collects devices; Run makes it work.
@@ -168,6 +169,17 @@ func (r *Reaper) Delete(reason Reason, urgent bool, devices ...Device) {
 	r.updateMetrics()
 	r.mu.Unlock()
 	r.wakeUp()
+}
+
+// hurry has the device of that name go first, because someone waits for it now.
+func (r *Reaper) hurry(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := slices.IndexFunc(r.queue, func(it *item) bool { return it.Name == name })
+	if at > 0 {
+		it := r.queue[at]
+		r.queue = slices.Insert(slices.Delete(r.queue, at, at+1), 0, it)
+	}
 }
 
 // Reserved reports whether a device of that name is queued or being deleted.
@@ -366,9 +378,10 @@ func (r *Reaper) retry(it *item, now time.Time, err error) {
 	it.notBefore = now.Add(delay)
 	r.queue = append(r.queue, it)
 	r.metrics.retries.Inc()
-	if err != nil {
-		r.log.WithFields(logrus.Fields{"ifb": it.Name, "ifindex": it.Index, "reason": it.reason, "retry": delay}).
-			WithError(err).Warn("Cannot delete a device; will retry")
+	if err != nil && err.Error() != it.said {
+		it.said = err.Error()
+		r.log.WithFields(logrus.Fields{"ifb": it.Name, "ifindex": it.Index, "reason": it.reason}).
+			WithError(err).Warn("Cannot delete a device; will go on trying, at most a minute apart")
 	}
 }
 

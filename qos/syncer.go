@@ -369,6 +369,7 @@ func (s *Syncer) mustAwait(ifb string) bool {
 		return false
 	}
 	s.await(ifb)
+	s.config.Reaper.hurry(ifb)
 	return s.config.Reaper.Reserved(ifb) // still, so that the answer will come after the question
 }
 
