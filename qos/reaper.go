@@ -381,7 +381,7 @@ func (r *Reaper) retry(it *item, now time.Time, err error) {
 	if err != nil && err.Error() != it.said {
 		it.said = err.Error()
 		r.log.WithFields(logrus.Fields{"ifb": it.Name, "ifindex": it.Index, "reason": it.reason}).
-			WithError(err).Warn("Cannot delete a device; will go on trying, at most a minute apart")
+			WithError(err).Warn("Cannot delete a device; will retry")
 	}
 }
 
