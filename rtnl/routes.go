@@ -59,7 +59,7 @@ const routeBatchBytes = 64 << 10
 //
 // The first error that fn returns ends the calls and is returned as it is. A
 // table that does not exist has no routes, and neither has an interface that does
-// not exist: no error. EINTR says that the table changed during the dump, so that
+// not exist, nor a family that the kernel lacks: no error. EINTR says that the table changed during the dump, so that
 // fn may have missed routes or seen some twice; EBUSY that another dump runs on
 // this Handle.
 func (h *Handle) RouteEach(filter RouteFilter, fn func(*netlink.Route) error) error {
@@ -91,7 +91,9 @@ func (h *Handle) receiveRoutes(seq uint32, filter RouteFilter, fn func(*netlink.
 			return nil
 		}
 		route, err := h.routeIO.decoder.decode(body)
-		if err != nil || route.Table != filter.Table || route.Flags&unix.RTM_F_CLONED != 0 {
+		// Asked for a family that it does not have, the kernel lists those of all others
+		// (rtnetlink_rcv_msg falls back to rtnl_dump_all).
+		if err != nil || route.Family != filter.Family || route.Table != filter.Table || route.Flags&unix.RTM_F_CLONED != 0 {
 			return err
 		}
 		if err := fn(route); err != nil {

@@ -141,6 +141,12 @@ var _ = Describe("routes", func() {
 		}
 	})
 
+	It("of a family that the kernel lacks, as of IPv6 with ipv6.disable=1, are none, not those of all others", func() {
+		ip("route add 10.0.0.0/24 dev if0")
+		lacking := rtnl.RouteFilter{Family: unix.AF_X25, Table: unix.RT_TABLE_MAIN} // has no routes in any kernel
+		Expect(list(lacking)).To(BeEmpty())
+	})
+
 	It("can be narrowed down to an interface", func() {
 		ip("link add if1 type ifb")
 		ip("link set if1 up")
