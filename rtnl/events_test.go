@@ -164,7 +164,8 @@ var _ = Describe("EventSocket", func() {
 		addVeth("cali0", "peer0")
 		ip("link", "set", "cali0", "up")
 		ip("link", "set", "peer0", "up")
-		tiny := open(rtnl.EventOptions{ReceiveBuffer: 1}) // would overrun at once
+		// Room for the few events that may still come, and far from enough for the routes.
+		small := open(rtnl.EventOptions{ReceiveBuffer: 64 << 10})
 		drain()
 		var batch []byte
 		for i := range 5000 {
@@ -175,11 +176,9 @@ var _ = Describe("EventSocket", func() {
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(os.Remove, file.Name())
 		Expect(os.WriteFile(file.Name(), batch, 0o600)).To(Succeed())
-		_, err = tiny.Drain()
-		Expect(err).To(Or(BeNil(), MatchError(unix.ENOBUFS)))
 		ip("-batch", file.Name())
 		Expect(len(drain())).To(BeNumerically("<", 20), "the link's carrier and its own IPv6 address may still come")
-		_, err = tiny.Drain()
+		_, err = small.Drain()
 		Expect(err).NotTo(HaveOccurred(), "not one of 10,000 messages took room")
 	})
 
