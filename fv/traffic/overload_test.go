@@ -1,0 +1,161 @@
+package traffic_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
+
+	"github.com/manx-dataplane/manx/rtnl"
+)
+
+const (
+	// window is how long a UDP flow is measured.
+	window = 1500 * time.Millisecond
+	// settling is how long an overloaded queue has to fill before.
+	settling = 300 * time.Millisecond
+	// socketBuffer is more than any queue that is to be measured holds, so that it is
+	// the shaper that drops, and not a socket that waits.
+	socketBuffer = 256 << 20
+	// segments is how many packets one system call sends where the rate needs it.
+	segments = 40
+)
+
+// overload is a flow of UDP packets, each with the time it was sent.
+type overload struct {
+	payload int     // bytes in a packet
+	offered float64 // payload bits per second; zero means as fast as it can
+	skip    uint64  // bytes to let pass, as fast as they can, before what is offered counts
+	batched bool    // many packets a system call
+
+	sender, receiver *net.UDPConn
+	base             time.Time
+	received         atomic.Uint64 // bytes
+	paced            atomic.Bool
+	measuring        atomic.Bool
+
+	mutex  sync.Mutex
+	delays []time.Duration
+}
+
+// measured is what became of a flow.
+type measured struct {
+	rate        float64 // payload bits per second
+	median, p99 time.Duration
+}
+
+// run sends from one namespace to an address in another and measures.
+func (o *overload) run(from, to *rtnl.Namespace, dst netip.Addr) measured {
+	GinkgoHelper()
+	Expect(to.Do(func() (err error) {
+		o.receiver, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(dst, 0)))
+		return err
+	})).To(Succeed())
+	port := o.receiver.LocalAddr().(*net.UDPAddr).AddrPort()
+	Expect(from.Do(func() (err error) {
+		o.sender, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(port))
+		return err
+	})).To(Succeed())
+	set(o.receiver, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer)
+	set(o.sender, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketBuffer)
+	if o.batched {
+		set(o.receiver, unix.SOL_UDP, unix.UDP_GRO, 1)
+		set(o.sender, unix.SOL_UDP, unix.UDP_SEGMENT, o.payload)
+	}
+	o.base = time.Now()
+	var group sync.WaitGroup
+	stop := make(chan struct{})
+	group.Go(func() { o.send(stop) })
+	group.Go(o.receive)
+
+	Eventually(o.received.Load).WithTimeout(time.Minute).WithPolling(time.Millisecond).Should(BeNumerically(">", o.skip))
+	o.paced.Store(true)
+	time.Sleep(settling)
+	o.measuring.Store(true)
+	start, first := time.Now(), o.received.Load()
+	time.Sleep(window)
+	bytes, took := o.received.Load()-first, time.Since(start)
+	o.measuring.Store(false)
+
+	close(stop)
+	Expect(o.receiver.Close()).To(Succeed())
+	group.Wait()
+	Expect(o.sender.Close()).To(Succeed())
+	m := measured{rate: float64(bytes) * 8 / took.Seconds()}
+	if n := len(o.delays); n > 0 {
+		slices.Sort(o.delays)
+		m.median, m.p99 = o.delays[n/2], o.delays[n*99/100]
+	}
+	return m
+}
+
+// send keeps to the schedule over time: after a stall it catches up.
+func (o *overload) send(stop <-chan struct{}) {
+	size := o.payload
+	if o.batched {
+		size = min(segments, 65000/o.payload) * o.payload
+	}
+	packet := make([]byte, size)
+	var start time.Time
+	bits := 0.0
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		if o.offered > 0 && o.paced.Load() {
+			if start.IsZero() {
+				start = time.Now()
+			}
+			due := start.Add(time.Duration(bits / o.offered * float64(time.Second)))
+			if wait := time.Until(due); wait > 0 {
+				time.Sleep(wait)
+			}
+			bits += float64(size * 8)
+		}
+		stamp := uint64(time.Since(o.base))
+		for at := 0; at < size; at += o.payload {
+			binary.BigEndian.PutUint64(packet[at:], stamp)
+		}
+		_, _ = o.sender.Write(packet) // ENOBUFS is the shaper's drop, told to a local sender
+	}
+}
+
+func (o *overload) receive() {
+	packet := make([]byte, 1<<16)
+	for {
+		n, err := o.receiver.Read(packet)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil || n < 8 {
+			continue
+		}
+		o.received.Add(uint64(n))
+		if o.measuring.Load() {
+			sent := time.Duration(binary.BigEndian.Uint64(packet))
+			o.mutex.Lock()
+			o.delays = append(o.delays, time.Since(o.base)-sent)
+			o.mutex.Unlock()
+		}
+	}
+}
+
+func set(conn *net.UDPConn, level, option, value int) {
+	GinkgoHelper()
+	raw, err := conn.SyscallConn()
+	Expect(err).NotTo(HaveOccurred())
+	var optErr error
+	Expect(raw.Control(func(fd uintptr) { optErr = unix.SetsockoptInt(int(fd), level, option, value) })).To(Succeed())
+	Expect(optErr).NotTo(HaveOccurred(), fmt.Sprintf("socket option %d of level %d", option, level))
+}
