@@ -5,7 +5,8 @@
 #   make lint    gofmt, go vet, staticcheck
 #   make fv      functional verification only
 #   make bench   benchmarks with their naive baselines
-#   make soak    campaigns: long property runs and fuzzing (tens of minutes)
+#   make soak    campaigns: long property runs, crashes, chaos, thousands of pod lives, fuzzing (hours)
+#   make traffic measure traffic against limits, into docs/traffic.md (needs an idle machine, half an hour)
 #   make clean   remove what the others made
 
 GO       ?= go
@@ -17,7 +18,7 @@ CHECKS   ?= 20000
 # ROOT runs a command as root: directly where we are root, through sudo otherwise.
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 
-.PHONY: build demo test unit lint fv bench soak clean cc promtool
+.PHONY: build demo test unit lint fv bench soak traffic clean cc promtool
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/manx ./cmd/manx
@@ -40,8 +41,9 @@ promtool:
 unit: cc promtool
 	$(ROOT) $(GO) test -race -timeout 10m $(UNIT)
 
+# One package at a time: some measure traffic.
 fv:
-	$(ROOT) $(GO) test -count=1 -timeout 15m ./fv/...
+	$(ROOT) $(GO) test -count=1 -p 1 -timeout 15m ./fv/...
 
 lint:
 	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "not gofmt-ed:"; echo "$$out"; exit 1; }
@@ -53,6 +55,10 @@ bench:
 
 soak: cc
 	$(ROOT) env GO=$(GO) CHECKS=$(CHECKS) FUZZTIME=$(FUZZTIME) scripts/soak.sh
+
+traffic:
+	$(ROOT) env MANX_TRAFFIC=1 MANX_TRAFFIC_REPORT=$(CURDIR)/docs/traffic.md \
+	  $(GO) test -count=1 -timeout 0 ./fv/traffic -v -ginkgo.timeout=6h
 
 clean:
 	rm -rf $(BIN)
