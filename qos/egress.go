@@ -70,6 +70,9 @@ func (s *Syncer) createIFB(veth *Interface, name string) (*Interface, error) {
 	attrs.MTU = veth.MTU
 	link := &netlink.Ifb{LinkAttrs: attrs}
 	if err := s.kernel.LinkAdd(link); err != nil {
+		if !isUnsupported("ifb", err) {
+			s.todo.resync = true // it may be there all the same, and nothing else would find it
+		}
 		return nil, err
 	}
 	ifb := &Interface{Name: name, Index: link.Attrs().Index, Kind: "ifb", MTU: veth.MTU}

@@ -316,12 +316,14 @@ var _ = Describe("Syncer under faults", func() {
 	Context("when a write takes effect and its answer is lost", func() {
 		var b *backend
 		var a *agent
+		var removePod func()
 		BeforeEach(func() {
 			b = newMock()
-			b.addPod(vethName)
+			removePod = b.addPod(vethName)
 			a = startAgent(b)
 		})
 		loseAnswerOf := func(op mocks.Op) {
+			GinkgoHelper()
 			lost := false
 			b.mock.AfterCall(func(c mocks.Call, err error) error {
 				if c.Op == op && err == nil && !lost {
@@ -332,6 +334,22 @@ var _ = Describe("Syncer under faults", func() {
 			})
 			Expect(a.Apply()).To(MatchError(unix.ENOBUFS))
 		}
+
+		It("finds an IFB that it made, also when its interface is gone by then", func() {
+			a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+			index := b.index(vethName)
+			b.mock.AfterCall(func(c mocks.Call, err error) error {
+				if c.Op == mocks.OpLinkAdd && err == nil {
+					removePod()
+					return unix.ENOBUFS
+				}
+				return err
+			})
+			Expect(a.Apply()).To(Succeed())
+			a.gone(vethName, index)
+			a.settle()
+			Expect(b.ifbs()).To(BeEmpty())
+		})
 
 		It("knows an ingress qdisc that it made", func() {
 			a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})

@@ -269,6 +269,7 @@ func (s *Syncer) Apply() error {
 		if err := s.observe(); err != nil {
 			return err
 		}
+		s.sweepLater(ReasonPeriodic)
 	}
 	errs := append(s.checkVanished(), s.lookUpAppeared()...)
 	errs = append(errs, s.reconcile()...)
