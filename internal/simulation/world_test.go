@@ -288,9 +288,7 @@ func (w *world) renamePod(from, to string) {
 	delete(w.pods, from)
 	w.pods[to] = p
 	p.name, p.renamed = to, true
-	if ingress, _ := w.wanted(to); p.foreignRoot && ingress != nil {
-		p.rootWasBorrowed = true
-	}
+	p.rootWasBorrowed = true // perhaps, for a limit of its former name
 	p.armedEgress, p.armedIngress = false, false
 	w.limitsCleared(from)
 	w.limitsCleared(to)
