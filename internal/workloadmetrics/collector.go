@@ -2,7 +2,6 @@ package workloadmetrics
 
 import (
 	"cmp"
-	"io"
 	"slices"
 	"sync/atomic"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/vishvananda/netlink"
 
+	"github.com/manx-dataplane/manx/internal/logging"
 	"github.com/manx-dataplane/manx/qos"
 	"github.com/manx-dataplane/manx/rtnl"
 )
@@ -55,11 +55,7 @@ type Collector struct {
 // New returns a Collector, to be registered.
 func New(config Config) *Collector {
 	config.MaxInterfaces = cmp.Or(config.MaxInterfaces, DefaultMaxInterfaces)
-	if config.Log == nil {
-		discard := logrus.New()
-		discard.SetOutput(io.Discard)
-		config.Log = discard
-	}
+	config.Log = logging.OrDiscard(config.Log)
 	perDirection := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("manx_workload_"+name, help, []string{"iface", "direction"}, nil)
 	}
