@@ -134,8 +134,7 @@ var (
 )
 
 // exposed returns the metrics of ours that a run exposes, by name.
-func exposed() map[string]family {
-	GinkgoHelper()
+var exposed = sync.OnceValue(func() map[string]family {
 	text := exposition()
 	families := make(map[string]family)
 	for _, match := range typeLine.FindAllStringSubmatch(text, -1) {
@@ -161,7 +160,7 @@ func exposed() map[string]family {
 	}
 	Expect(slices.Sorted(maps.Keys(seen))).To(Equal(slices.Sorted(maps.Keys(families))))
 	return families
-}
+})
 
 // familyOf returns the metric that a series belongs to; empty if there is none.
 func familyOf(series string, families map[string]family) string {
