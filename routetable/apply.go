@@ -34,8 +34,7 @@ func (t *RouteTable) Apply() error {
 	errs := t.flows.collect(now, t.markDirty)
 	t.metrics.conntrack.Add(float64(len(errs)))
 	t.grace.expire(now, t.markDirty)
-	t.resync.readAll = false
-	clear(t.resync.readNames)
+	t.resync.begin()
 	failed := 0
 	for round := 1; len(t.dirty) > 0 || t.resync.queued(); round++ {
 		failures := t.round()
@@ -385,12 +384,12 @@ func (t *RouteTable) doubt(c *change) {
 // readAgain has the kernel's table read because something was in a route's place
 // that was not known of: first the routes of the route's own interface, where
 // another program such as a CNI plugin is most likely to have put it, then all.
-// It returns false where both have been tried.
+// It returns false where that has been tried often enough.
 func (t *RouteTable) readAgain(route *kernelRoute) bool {
 	name := t.ifaces.byIndex[int(route.index)]
 	_, read := t.resync.readNames[name]
 	switch {
-	case t.resync.readAll:
+	case t.resync.fullReads >= maxFullReads:
 		return false
 	case name != "" && !read:
 		t.QueueResyncIface(name)

@@ -265,6 +265,24 @@ var _ = onEachKernel("resync", func(kind worldKind) {
 		Expect(f.routes()).To(Equal(good))
 	})
 
+	for _, restarted := range []bool{false, true} {
+		It(fmt.Sprintf("copes with dumps of a busy table that miss routes which are there (after a restart: %v)", restarted), func() {
+			f.SetRoutes(routetable.RouteClassLocalWorkload, "cali1", manyTargets(200))
+			f.apply()
+			before := f.routes()
+			if restarted {
+				f.restart()
+				f.SetRoutes(routetable.RouteClassLocalWorkload, "cali1", manyTargets(200))
+			}
+			f.spied.misses = func(dump, route int) bool { return (7*dump+route)%10 == 0 }
+			f.QueueResync()
+			f.apply()
+			Expect(f.routes()).To(Equal(before))
+			f.spied.misses = nil
+			f.expectSettled()
+		})
+	}
+
 	It("goes on writing where the kernel cannot be read any more, and says so", func() {
 		f.spied.failDump = func() error { return errInjected }
 		f.QueueResync()

@@ -35,8 +35,10 @@ type resyncState struct {
 	// removed their routes.
 	lost       map[int]struct{}
 	generation uint32
-	// readAll and readNames say what this Apply has read already.
-	readAll   bool
+	// before is the generation at the start of this Apply, fullReads and readNames
+	// what it has read since.
+	before    uint32
+	fullReads int
 	readNames map[string]struct{}
 	// extras are routes of ours whose key has another route before them, as IPv4
 	// allows and ip-route(8) append makes.
@@ -58,7 +60,15 @@ const (
 	// maxIfaceReads is how many interfaces are read one by one. The kernel walks the
 	// whole table for each, so that beyond a few one dump is cheaper.
 	maxIfaceReads = 4
+	// maxFullReads is how often one Apply reads the whole table, at most.
+	maxFullReads = 4
 )
+
+// begin starts an Apply.
+func (r *resyncState) begin() {
+	r.before, r.fullReads = r.generation, 0
+	clear(r.readNames)
+}
 
 // runResyncs reads what is queued to be read. What fails stays queued.
 func (t *RouteTable) runResyncs() error {
@@ -70,7 +80,8 @@ func (t *RouteTable) runResyncs() error {
 		if err := t.resyncAll(); err != nil {
 			return err
 		}
-		t.resync.all, t.resync.synced, t.resync.readAll = false, true, true
+		t.resync.all, t.resync.synced = false, true
+		t.resync.fullReads++
 		clear(t.resync.names)
 	}
 	var errs []error
@@ -186,6 +197,12 @@ func (t *RouteTable) doubtLost() {
 
 // readRoutes dumps the routes through one interface, or all where ifindex is
 // zero. Afterwards what is observed there is what the kernel has.
+//
+// Where others change the table meanwhile, a dump can miss routes that are there
+// all the time, and does not say so: that of IPv6 starts over and skips as many as
+// it has shown (fib6_dump_table). The addition of such a route then finds it there
+// and has the table read again, so that one dump of an Apply must do for each
+// route: another one misses others.
 func (t *RouteTable) readRoutes(ifindex int) error {
 	filter := rtnl.RouteFilter{Family: t.family.af(), Table: t.config.Table, IfIndex: ifindex}
 	extras := len(t.resync.extras)
@@ -207,7 +224,7 @@ func (t *RouteTable) readRoutes(ifindex int) error {
 	}
 	covered := func(index int) bool { return index == ifindex }
 	for key, have := range t.observed {
-		if have.generation != t.resync.generation && (ifindex == 0 || have.route.uses(covered)) {
+		if have.generation <= t.resync.before && (ifindex == 0 || have.route.uses(covered)) {
 			delete(t.observed, key)
 			t.markDirty(key)
 		}

@@ -311,7 +311,9 @@ type record struct {
 	// failDump is asked before each dump of routes, failLink before each look-up of
 	// links, failNeigh before each write of a neighbour, failOpen before opening a
 	// handle.
-	failDump  func() error
+	failDump func() error
+	// misses says which routes a dump does not show though they are there.
+	misses    func(dump, route int) bool
 	failLink  func() error
 	failNeigh func() error
 	// failNeighAfter is asked once a neighbour has been written.
@@ -330,7 +332,17 @@ func (s *spy) RouteEach(filter rtnl.RouteFilter, fn func(*netlink.Route) error) 
 			return err
 		}
 	}
-	return s.Kernel.RouteEach(filter, fn)
+	if s.record.misses == nil {
+		return s.Kernel.RouteEach(filter, fn)
+	}
+	route := 0
+	return s.Kernel.RouteEach(filter, func(r *netlink.Route) error {
+		route++
+		if s.record.misses(len(s.record.dumps), route) {
+			return nil
+		}
+		return fn(r)
+	})
 }
 
 func (s *spy) LinkByName(name string) (netlink.Link, error) {
