@@ -313,6 +313,40 @@ var _ = Describe("Syncer under faults", func() {
 		Expect(b.rate(vethName)).To(BeZero())
 	})
 
+	It("does not lose sight of an interface that is renamed and back while nothing can be looked up", func() {
+		b := newMock()
+		b.addPod(vethName)
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
+		a.SetLimits("cali1", qos.Limits{Egress: mbit(30)})
+		a.settle()
+		a.RemoveLimits(vethName)
+		veth, err := b.outside.LinkByName(vethName)
+		Expect(err).NotTo(HaveOccurred())
+		index := veth.Attrs().Index
+		Expect(b.mock.Outside().LinkSetName(veth, "cali1")).To(Succeed())
+		a.gone(vethName, index)
+		a.up(b, "cali1")
+		broken := func(c mocks.Call) bool { return c.Name == "cali1" }
+		b.fault = func(c mocks.Call) error {
+			if broken(c) {
+				return unix.EBUSY
+			}
+			return nil
+		}
+		Expect(a.Apply()).To(MatchError(unix.EBUSY))
+		Expect(b.mock.Outside().LinkSetName(veth, vethName)).To(Succeed())
+		a.gone("cali1", index)
+		a.up(b, vethName)
+		broken = func(c mocks.Call) bool { return c.Index == index }
+		Expect(a.Apply()).To(MatchError(unix.EBUSY))
+		b.fault = nil
+		a.settle()
+		a.clock.Step(qos.DefaultGracePeriod)
+		a.settle()
+		Expect(b.rate(vethName)).To(BeZero())
+	})
+
 	Context("when a write takes effect and its answer is lost", func() {
 		var b *backend
 		var a *agent

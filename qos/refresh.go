@@ -116,15 +116,15 @@ func (s *Syncer) lookUpAppeared() (errs []error) {
 		}
 	}
 	for _, name := range looked {
-		for _, name := range []string{name, IFBName(name)} {
-			if old := s.snapshot.ByName(name); old != nil {
-				s.snapshot.remove(old.Index)
-			}
-			if iface := found.ByName(name); iface != nil {
-				s.addInterface(iface)
-			}
-		}
 		delete(s.todo.appeared, name)
+		s.replace(IFBName(name), found)
+		if old := s.snapshot.ByName(name); old != nil && found.ByName(name) == nil {
+			// Gone, or renamed since: the next Apply asks by index.
+			s.todo.vanished[old.Index] = name
+			s.config.Wake()
+			continue
+		}
+		s.replace(name, found)
 		if _, claimed := s.desired[name]; claimed {
 			s.todo.dirty[name] = struct{}{}
 		} else {
@@ -136,6 +136,16 @@ func (s *Syncer) lookUpAppeared() (errs []error) {
 	}
 	s.memory.forget(s.snapshot)
 	return errs
+}
+
+// replace takes the interface of that name over from what was found.
+func (s *Syncer) replace(name string, found *Snapshot) {
+	if old := s.snapshot.ByName(name); old != nil {
+		s.snapshot.remove(old.Index)
+	}
+	if iface := found.ByName(name); iface != nil {
+		s.addInterface(iface)
+	}
 }
 
 // lookUp adds the interface of that name, if there is one.
