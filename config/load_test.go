@@ -267,6 +267,7 @@ var _ = Describe("The environment", func() {
 		func(entry string, got func(*Config) any, want any) {
 			Expect(got(load(nil, entry))).To(Equal(want))
 		},
+		Entry("small letters", "felix_netlinktimeout=5", func(c *Config) any { return c.NetlinkTimeout }, 5*time.Second),
 		Entry("seconds", "FELIX_NETLINKTIMEOUTSECS=5", func(c *Config) any { return c.NetlinkTimeout }, 5*time.Second),
 		Entry("seconds, field's own name", "FELIX_NETLINKTIMEOUT=2.5", func(c *Config) any { return c.NetlinkTimeout }, 2500*time.Millisecond),
 		Entry("duration", "FELIX_NETLINKTIMEOUT=1m", func(c *Config) any { return c.NetlinkTimeout }, time.Minute),

@@ -210,13 +210,13 @@ func TestTwoClaimsOfADumpsTimeAskForAnotherDump(t *testing.T) {
 
 func TestAnEntryThatClaimsANameOfAnEventsTimeAsksForAnotherDumpAndItsLinkLivesOn(t *testing.T) {
 	s := newScene()
-	s.says("+9 a", "+4 10.0.0.4")
+	s.says("+9 a", "+4 c", "+4 10.0.0.4")
 	s.log = nil
 	s.says("dump links", "+9 a", "dump:+4 a", "done")
 	s.expect(t)
 	s.expectConflict(t, true)
 	s.says("+4 b")
-	s.expect(t, "b down 4", "b [10.0.0.4]")
+	s.expect(t, "c absent 4", "c nil", "b down 4", "b [10.0.0.4]")
 }
 
 func TestAddressesMayComeBeforeTheLink(t *testing.T) {
