@@ -307,6 +307,8 @@ func (t *RouteTable) deleted(c *change, err error) {
 		t.fail(fmt.Errorf("route to %s: %w", c.key.cidr, err))
 		if c.kind == changeExtra {
 			t.resync.extras = append(t.resync.extras, *c)
+		} else {
+			t.doubt(c)
 		}
 		return
 	}
@@ -369,9 +371,9 @@ func (t *RouteTable) added(c *change, err error) {
 	}
 }
 
-// doubt notes that after a failed write the kernel may hold the new route (the
-// answer was lost), or no longer the old one (IPv6 replaces multi-path routes in
-// steps).
+// doubt notes that after a failed write the kernel may hold the new route or no
+// longer the old one: the answer may have been lost, and IPv6 replaces multi-path
+// routes in steps.
 func (t *RouteTable) doubt(c *change) {
 	have, exists := t.observed[c.key]
 	if !exists {

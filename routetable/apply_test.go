@@ -132,6 +132,27 @@ var _ = onEachKernel("Apply", func(kind worldKind) {
 		Expect(f.routes()).To(BeEmpty())
 	})
 
+	It("adds again what it removed though the answer was lost, without a resync", func() {
+		f.addLink("cali1")
+		f.want("cali1", "10.65.0.1/32")
+		f.apply()
+		attempts := 0
+		f.spied.fail = func(*rtnl.RouteOp) error {
+			if attempts++; attempts > 1 {
+				return errInjected
+			}
+			return nil
+		}
+		f.spied.failAfter = func() error { return unix.ENOBUFS }
+		f.want("cali1")
+		Expect(f.Apply()).To(MatchError(errInjected))
+		Expect(f.routes()).To(BeEmpty())
+		f.spied.fail, f.spied.failAfter = nil, nil
+		f.want("cali1", "10.65.0.1/32")
+		f.apply()
+		Expect(f.routes()).To(HaveLen(1))
+	})
+
 	for _, cause := range []string{"another program has removed it", "the answer to its removal was lost"} {
 		It("keeps a route of another priority where it removes priority 0 and "+cause, func() {
 			index := f.addLink("cali1")
