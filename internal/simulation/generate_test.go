@@ -217,6 +217,7 @@ func (g *generator) recreate() {
 			index = w.lastIndex
 		}
 		w.addPod(slot, index, "", false, true)
+		w.pods[slot].sameIndex = same
 	}, "%s", text)
 }
 
