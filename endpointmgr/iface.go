@@ -20,8 +20,8 @@ type iface struct {
 	claimants []*endpoint
 	// held is set while routes and limits are claimed for this name.
 	held bool
-	// configured is set once the sysctls of this life are written, with reverse path
-	// filtering as looseRPF says.
+	// configured is set once the sysctls of this life are written, until the next
+	// resync, with reverse path filtering as looseRPF says.
 	configured bool
 	looseRPF   bool
 }

@@ -220,8 +220,19 @@ func (m *Manager) OnApplied(applyErr error) error {
 	return errors.Join(errs...)
 }
 
-// QueueResync has OnAllReported called anew after the next apply.
-func (m *Manager) QueueResync() { m.allReported = false }
+// QueueResync has the sysctls of all interfaces written anew at the next
+// CompleteDeferredWork, and OnAllReported called anew after the next apply. Somebody
+// may have changed the ones or the other; and of an interface that left the namespace
+// and came back while the monitor lost events, with the index it had, nobody tells.
+func (m *Manager) QueueResync() {
+	m.allReported = false
+	for name, i := range m.ifaces {
+		if i.configured {
+			i.configured = false
+			m.dirtyIfaces[name] = i
+		}
+	}
+}
 
 // HealthDetail names endpoints that are down because another one has their interface.
 func (m *Manager) HealthDetail() (lines []string) {

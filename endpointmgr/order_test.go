@@ -139,6 +139,20 @@ var _ = Describe("The order of endpoint and interface", func() {
 		expectUp(w)
 	})
 
+	It("gone and back with the same index while events were lost: configured anew by a resync, and never reported down", func() {
+		w.update(id("a"), pod("cali1"))
+		w.link("cali1", 7, up)
+		Expect(w.apply()).To(Succeed())
+		w.status.take()
+		clear(w.sysctl.values)
+		Expect(w.apply()).To(Succeed())
+		Expect(w.sysctl.of("cali1")).To(BeEmpty(), "nobody has told")
+		w.m.QueueResync()
+		Expect(w.apply()).To(Succeed())
+		expectUp(w)
+		Expect(w.status.take()).To(BeEmpty())
+	})
+
 	It("an older index that speaks late changes nothing (case B)", func() {
 		w.link("cali1", 83, up)
 		w.update(id("a"), pod("cali1"))

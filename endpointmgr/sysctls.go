@@ -78,8 +78,8 @@ var sysctlsV6 = [...]sysctl{
 }
 
 // configure writes the sysctls of an interface that is up and has an active
-// endpoint, once in each life and whenever it comes up. It returns whether that is
-// done or nothing to do.
+// endpoint, once in each life, whenever it comes up, and at each resync. It returns
+// whether that is done or nothing to do.
 func (m *Manager) configure(i *iface) (done bool, err error) {
 	winner := i.winner()
 	if winner == nil || !winner.active() || i.state != ifacemonitor.StateUp {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"time"
 
@@ -72,6 +73,7 @@ func (v *vandal) deeds() []deed {
 		{"group of an IFB changed", onIFB(v.changeGroup)},
 		{"IFB renamed", onIFB(func(link netlink.Link) error { return v.rt.LinkSetName(link, v.orphanName()) })},
 		{"orphan made", func(string) error { return v.makeOrphan() }},
+		{"sysctls changed", v.changeSysctls},
 		{"routes flushed", func(string) error { return v.flushRoutes() }},
 		{"route bent", onVeth(v.bendRoute)},
 		{"stale route added", onVeth(v.addStaleRoute)},
@@ -173,6 +175,16 @@ func (v *vandal) makeOrphan() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = v.orphanName()
 	return v.rt.LinkAdd(&netlink.Ifb{LinkAttrs: attrs})
+}
+
+func (v *vandal) changeSysctls(veth string) error {
+	return v.node.NS.Do(func() error {
+		return errors.Join(
+			os.WriteFile("/proc/sys/net/ipv4/conf/"+veth+"/rp_filter", []byte("0"), 0),
+			os.WriteFile("/proc/sys/net/ipv4/conf/"+veth+"/proxy_arp", []byte("0"), 0),
+			os.WriteFile("/proc/sys/net/ipv6/conf/"+veth+"/accept_ra", []byte("2"), 0),
+		)
+	})
 }
 
 // flushRoutes deletes all of the agent's routes.
