@@ -347,6 +347,32 @@ var _ = Describe("Syncer under faults", func() {
 		Expect(b.rate(vethName)).To(BeZero())
 	})
 
+	It("detaches an IFB from an interface that lost its name to another while it could not be looked up", func() {
+		b := newMock()
+		b.addPod(vethName)
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+		a.settle()
+		veth, err := b.outside.LinkByName(vethName)
+		Expect(err).NotTo(HaveOccurred())
+		index := veth.Attrs().Index
+		Expect(b.mock.Outside().LinkSetName(veth, "other0")).To(Succeed())
+		b.addPod(vethName)
+		a.gone(vethName, index)
+		a.up(b, vethName)
+		b.fault = func(c mocks.Call) error {
+			if c.Op == mocks.OpLinkGet && c.Index == index {
+				return unix.EAGAIN
+			}
+			return nil
+		}
+		Expect(a.Apply()).To(MatchError(unix.EAGAIN)) // the mock panics at a delete that loses packets
+		b.fault = nil
+		a.settle()
+		Expect(b.observe().ByName("other0").Hook).To(Equal(qos.HookNone))
+		Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
+	})
+
 	Context("when a write takes effect and its answer is lost", func() {
 		var b *backend
 		var a *agent

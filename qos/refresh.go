@@ -118,13 +118,18 @@ func (s *Syncer) lookUpAppeared() (errs []error) {
 	for _, name := range looked {
 		delete(s.todo.appeared, name)
 		s.replace(IFBName(name), found)
-		if old := s.snapshot.ByName(name); old != nil && found.ByName(name) == nil {
-			// Gone, or renamed since: the next Apply asks by index.
+		iface := found.ByName(name)
+		if old := s.snapshot.ByName(name); old != nil && (iface == nil || iface.Index != old.Index) {
+			// Gone, or renamed, with its redirect still there: the next Apply asks by index.
 			s.todo.vanished[old.Index] = name
 			s.config.Wake()
-			continue
+			if iface == nil {
+				continue
+			}
 		}
-		s.replace(name, found)
+		if iface != nil {
+			s.addInterface(iface)
+		}
 		if _, claimed := s.desired[name]; claimed {
 			s.todo.dirty[name] = struct{}{}
 		} else {
