@@ -12,8 +12,7 @@ import (
 
 // The errnos that a call may fail with. Those that only say that it did not work can
 // come from any call; those that say something about the object are lies, which
-// mislead an agent until it looks again. It never looks at sysctls again, so that
-// those are not lied about.
+// mislead an agent until it looks again.
 var (
 	honestErrnos = []unix.Errno{unix.EINTR, unix.EBUSY, unix.ENOBUFS, unix.EPERM, unix.ENOMEM, unix.EAGAIN, unix.EIO}
 	lyingErrnos  = []unix.Errno{unix.ENODEV, unix.EEXIST, unix.ENOENT, unix.EOPNOTSUPP, unix.EINVAL, unix.ENETDOWN, unix.ESRCH}
@@ -52,7 +51,7 @@ func (f faults) fateOf(seed uint64, call mocks.Call, count int) (out fate) {
 		return out
 	}
 	errnos, lie := honestErrnos, false
-	if f.lies && (call.Op.Write() || f.liesReads) && call.Op != mocks.OpWriteSysctl && draw(2) == 0 {
+	if f.lies && (call.Op.Write() || f.liesReads) && draw(2) == 0 {
 		errnos, lie = lyingErrnos, true
 	}
 	errno := errnos[draw(len(errnos))]

@@ -218,7 +218,7 @@ func (w *world) checkDone(call mocks.Call) {
 	switch call.Op {
 	case mocks.OpFilterAdd:
 		w.noteUsers(call.Index)
-	case mocks.OpLinkDel, mocks.OpLinkDelGroup, mocks.OpLinkSetDown, mocks.OpQdiscDel, mocks.OpQdiscReplace,
+	case mocks.OpLinkDel, mocks.OpLinkDelGroup, mocks.OpLinkSetDown, mocks.OpQdiscDel, mocks.OpQdiscReplace, mocks.OpQdiscChange,
 		mocks.OpFilterDel, mocks.OpFilterReplace:
 		w.checkLifted(call)
 	}
