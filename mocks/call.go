@@ -27,6 +27,7 @@ const (
 	OpQdiscList        Op = "list qdiscs"
 	OpQdiscAdd         Op = "add qdisc"
 	OpQdiscReplace     Op = "replace qdisc"
+	OpQdiscChange      Op = "change qdisc"
 	OpQdiscDel         Op = "delete qdisc"
 	OpFilterList       Op = "list filters"
 	OpFilterAdd        Op = "add filter"

@@ -50,6 +50,8 @@ func qdiscBehaviour(w *world) {
 		Expect(qdiscsOf(*w, a)).To(Equal([]string{"tbf 1:0"}))
 		other := &netlink.GenericQdisc{QdiscAttrs: tbf(a, netlink.MakeHandle(1, 0), 0).QdiscAttrs, QdiscType: "pfifo"}
 		Expect(errno((*w).QdiscReplace(other))).To(Equal(unix.EINVAL))
+		Expect((*w).QdiscChange(tbf(a, netlink.MakeHandle(1, 0), 3_000_000))).To(Succeed())
+		Expect(errno((*w).QdiscChange(tbf(a, handle, 3_000_000)))).To(Equal(unix.ENOENT))
 	})
 	It("refuses a TBF without a rate, or with a peak rate that does not exceed it", func() {
 		a := addPair(*w, "a", "b")

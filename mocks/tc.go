@@ -54,6 +54,21 @@ func (h *Handle) QdiscReplace(qdisc netlink.Qdisc) error {
 	return h.onQdisc(OpQdiscReplace, qdisc, func(l *link) error { return l.modifyQdisc(qdisc, unix.NLM_F_REPLACE) })
 }
 
+// QdiscChange changes a TBF in place: ENOENT where its place has none of that
+// handle.
+func (h *Handle) QdiscChange(tbf *netlink.Tbf) error {
+	return h.onQdisc(OpQdiscChange, tbf, func(l *link) error {
+		current, err := l.qdiscAt(tbf.Attrs())
+		switch {
+		case err != nil:
+			return err
+		case current == nil || current.Attrs().Handle != tbf.Handle && l.qdiscByHandle(tbf.Handle) == nil:
+			return unix.ENOENT
+		}
+		return l.modifyQdisc(tbf, unix.NLM_F_REPLACE)
+	})
+}
+
 // QdiscDel deletes a qdisc. ENOENT or EINVAL: there is no such qdisc.
 func (h *Handle) QdiscDel(qdisc netlink.Qdisc) error {
 	return h.onQdisc(OpQdiscDel, qdisc, func(l *link) error { return l.deleteQdisc(qdisc.Attrs()) })

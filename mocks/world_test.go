@@ -45,6 +45,7 @@ type handle interface {
 	QdiscList() ([]netlink.Qdisc, error)
 	QdiscAdd(qdisc netlink.Qdisc) error
 	QdiscReplace(qdisc netlink.Qdisc) error
+	QdiscChange(tbf *netlink.Tbf) error
 	QdiscDel(qdisc netlink.Qdisc) error
 	FilterList(ifindex int, parent uint32) ([]netlink.Filter, error)
 	FilterAdd(filter netlink.Filter) error

@@ -1,10 +1,14 @@
 package qos
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/sirupsen/logrus"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
 // syncIngress makes the veth's root qdisc shape what goes to the workload.
@@ -48,7 +52,7 @@ func (s *Syncer) clearIngress(veth *Interface) error {
 		veth.Root = nil
 		s.log.WithFields(logrus.Fields{"iface": veth.Name, "ifindex": veth.Index}).Debug("Removed ingress limit")
 	case was != nil && isTBF && have.Handle == was.Handle:
-		if err := s.kernel.QdiscReplace(was); err != nil {
+		if err := s.kernel.QdiscChange(was); err != nil && !rtnl.IsAbsent(err) {
 			return fmt.Errorf("give back another program's TBF: %w", err)
 		}
 		veth.Root = was
@@ -59,18 +63,26 @@ func (s *Syncer) clearIngress(veth *Interface) error {
 
 // setTBF makes the interface's root qdisc a TBF for the limit: a TBF is changed in
 // place, with its handle, so that no packet is lost; all else is replaced by one
-// with our handle.
+// with our handle. One that has gone since it was seen is not created anew under its
+// handle: nobody could tell then that it is ours.
 func (s *Syncer) setTBF(iface *Interface, limit Limit, mtu int) error {
 	want := newShaper(limit, mtu)
 	want.QdiscAttrs = netlink.QdiscAttrs{LinkIndex: iface.Index, Parent: netlink.HANDLE_ROOT, Handle: tbfHandle}
-	if have, ok := iface.Root.(*netlink.Tbf); ok {
-		if sameShaping(have, &want.Tbf) {
-			return nil
-		}
-		want.Handle = have.Handle
+	have, isTBF := iface.Root.(*netlink.Tbf)
+	if isTBF && sameShaping(have, &want.Tbf) {
+		return nil
 	}
 	s.sayRaised(iface, limit, want)
-	if err := s.kernel.QdiscReplace(&want.Tbf); err != nil {
+	err := error(unix.ENOENT)
+	if isTBF {
+		want.Handle = have.Handle
+		err = s.kernel.QdiscChange(&want.Tbf)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		want.Handle = tbfHandle
+		err = s.kernel.QdiscReplace(&want.Tbf)
+	}
+	if err != nil {
 		return fmt.Errorf("set TBF: %w", err)
 	}
 	iface.Root = &want.Tbf

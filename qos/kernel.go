@@ -27,6 +27,7 @@ type Kernel interface {
 	LinkSetMTU(link netlink.Link, mtu int) error
 	QdiscAdd(qdisc netlink.Qdisc) error
 	QdiscReplace(qdisc netlink.Qdisc) error
+	QdiscChange(tbf *netlink.Tbf) error
 	QdiscDel(qdisc netlink.Qdisc) error
 	FilterAdd(filter netlink.Filter) error
 	FilterDel(filter netlink.Filter) error

@@ -53,6 +53,35 @@ var _ = Describe("Odd states", func() {
 			Expect(b.rate(vethName)).To(BeZero())
 		})
 
+		It("does not make a TBF with a handle that tells nobody that it is ours", func() {
+			remove := b.addPod(vethName)
+			index := b.index(vethName)
+			b.setRoot(vethName, 0x10000, 7e6)
+			a = startAgent(b)
+			a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
+			a.settle()
+			remove()
+			b.addPodAt(vethName, index)
+			a.SetLimits(vethName, qos.Limits{Ingress: mbit(30)}) // before anyone has said so
+			a.settle()
+			Expect(b.rate(vethName)).To(BeEquivalentTo(30e6))
+			a.SetLimits(vethName, qos.Limits{})
+			a.settle()
+			Expect(b.rate(vethName)).To(BeZero())
+		})
+
+		It("does not give back a TBF that someone else has removed since, though nobody said so", func() {
+			b.addPod(vethName)
+			b.setRoot(vethName, 0x10000, 7e6)
+			a = startAgent(b)
+			a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
+			a.settle()
+			Expect(b.outside.QdiscDel(b.observe().ByName(vethName).Root)).To(Succeed())
+			a.SetLimits(vethName, qos.Limits{})
+			a.settle()
+			Expect(b.rate(vethName)).To(BeZero())
+		})
+
 		It("does not give back a root qdisc that someone else has removed since", func() {
 			b.addPod(vethName)
 			b.setRoot(vethName, 0x10000, 7e6)

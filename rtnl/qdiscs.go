@@ -69,6 +69,12 @@ func (h *Handle) QdiscReplace(qdisc netlink.Qdisc) error {
 	})
 }
 
+// QdiscChange changes a *netlink.Tbf in place, and never creates one: ENOENT where
+// its place has none of that handle. EINVAL: it is of another kind.
+func (h *Handle) QdiscChange(tbf *netlink.Tbf) error {
+	return h.write("change qdisc", qdiscObject(tbf), func() error { return h.newTBF(tbf, unix.NLM_F_REPLACE) })
+}
+
 // QdiscDel deletes a qdisc. ENOENT or EINVAL: there is no such qdisc.
 func (h *Handle) QdiscDel(qdisc netlink.Qdisc) error {
 	return h.write("delete qdisc", qdiscObject(qdisc), func() error { return h.nl.QdiscDel(qdisc) })
