@@ -217,7 +217,6 @@ func (g *generator) recreate() {
 			index = w.lastIndex
 		}
 		w.addPod(slot, index, "", false, true)
-		w.pods[slot].sameIndex = same
 	}, "%s", text)
 }
 

@@ -51,7 +51,7 @@ func (w *world) expectPod(f facts, p *pod) {
 	f.add("link %s: up %v, MTU %d, group 0", p.name, p.hostUp, p.mtu)
 	ingress, egress := w.wanted(p.name)
 	switch {
-	case (p.foreignRoot || p.sameIndex) && ingress != nil:
+	case p.foreignRoot && ingress != nil:
 		f.add("root of %s: tbf any handle %s", p.name, ingress.tbf(p.mtu))
 	case p.foreignRoot && p.rootWasBorrowed:
 		f.add("root of %s: as it may be", p.name)
@@ -252,7 +252,7 @@ func (w *world) actualQdiscs(f facts, names map[int]string) {
 			text := fmt.Sprintf("%d/%d/%d/%d/%d", q.Rate, q.Buffer, q.Limit, q.Peakrate, q.Minburst)
 			ingress, _ := w.wanted(name)
 			switch {
-			case p != nil && (p.foreignRoot || p.sameIndex) && ingress != nil:
+			case p != nil && p.foreignRoot && ingress != nil:
 				f.add("root of %s: tbf any handle %s", name, text)
 			case p != nil && p.foreignRoot && p.rootWasBorrowed:
 				f.add("root of %s: as it may be", name)

@@ -64,7 +64,6 @@ type pod struct {
 	ns              *mocks.Kernel
 	hostUp, peerUp  bool
 	mtu             int
-	sameIndex       bool   // as an earlier one, whose TBF may have had another handle
 	tampered        bool   // somebody redirects it to an IFB
 	hook            string // made by others: "", "clsact", "ingress"
 	renamed         bool
