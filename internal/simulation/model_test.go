@@ -327,8 +327,8 @@ func (w *world) compare(when string) {
 	expected, actual := w.expected(), w.actual()
 	hung := slices.Collect(maps.Values(w.excused))
 	excused := func(line string) bool {
-		if w.options.liesReads && strings.HasPrefix(line, "hook of ") {
-			return true // whose an empty ingress qdisc is cannot be told after a lie
+		if w.options.liesReads && (strings.HasPrefix(line, "hook of ") || strings.HasPrefix(line, "filter of ") && strings.HasSuffix(line, pluginIFB)) {
+			return true // whether and by whom an ingress qdisc is used cannot be told after a lie
 		}
 		if !w.options.noRefresh && strings.HasPrefix(line, "neighbour ") && actual[line] {
 			return true // whose an entry is can only be told by its route, which a lie can part it from
