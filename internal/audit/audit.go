@@ -126,8 +126,9 @@ func (a *audit) compareShapers() Pair {
 		Meaning: "A device that nothing redirects to is left over from a workload that is gone; it costs memory, and every " +
 			"program that walks the interfaces pays for it. An interface that redirects to nothing has lost its device: " +
 			"the kernel drops all that its workload sends.",
-		Do: "Leftovers: manx sweep --dry-run, then manx sweep. Lost devices: restart the agent, or delete the interface's " +
-			"ingress qdisc (tc qdisc del dev IFACE ingress), which lifts the limit until the agent sets it again.",
+		Do: "Leftovers: manx sweep --dry-run, then manx sweep. Lost devices: restart the agent, or delete the filter that " +
+			"redirects to nothing (tc filter show dev IFACE ingress; tc filter del dev IFACE ingress pref N), which lifts the " +
+			"limit until the agent sets it again.",
 		DoNot: "Do not delete a device that an interface redirects to: its workload goes silent. Do not restart the node for it.",
 	}
 	users := make(map[string]bool)
