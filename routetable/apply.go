@@ -177,7 +177,7 @@ func (t *RouteTable) planKey(key routeKey) {
 	if target == nil && exists && t.spare(key, &have) {
 		return
 	}
-	t.planNeighbour(key, target, index)
+	t.planNeighbour(key, target, &want)
 	if target == nil {
 		t.planRemoval(key, &have, exists)
 	} else {

@@ -29,32 +29,27 @@ type neighbourChange struct {
 	have, want neighbour
 }
 
-// doubt drops the entries of links that went away, and doubts those of links that
-// went down: the kernel flushes them (neigh_ifdown), but not where a link merely
-// lost its carrier.
-func (n neighbours) doubt(lost, exists func(index int) bool, mark func(routeKey)) {
+// doubt has the entries of links that went down or away looked at. The kernel
+// flushes those (neigh_ifdown), but not where a link only lost its carrier, or goes
+// on under another name, which may not have been told yet.
+func (n neighbours) doubt(lost func(index int) bool, mark func(routeKey)) {
 	for key, entry := range n {
-		switch {
-		case !lost(entry.index):
-			continue
-		case exists(entry.index):
+		if lost(entry.index) {
 			entry.suspect = true
 			n[key] = entry
-		default:
-			delete(n, key)
+			mark(key)
 		}
-		mark(key)
 	}
 }
 
 // planNeighbour plans the entry of a key, whose winning target may be nil.
-func (t *RouteTable) planNeighbour(key routeKey, target *Target, index int) {
+func (t *RouteTable) planNeighbour(key routeKey, target *Target, route *kernelRoute) {
 	if !t.config.StaticARP {
 		return
 	}
 	var want neighbour
-	if target != nil && len(target.DestMAC) > 0 && index != 0 && key.cidr.IsSingleIP() {
-		want = neighbour{index: index, mac: string(target.DestMAC)}
+	if target != nil && len(target.DestMAC) > 0 && route.isLocal() && key.cidr.IsSingleIP() {
+		want = neighbour{index: int(route.index), mac: string(target.DestMAC)}
 	}
 	if have := t.neighbours[key]; have != want {
 		t.plan.neighbours = append(t.plan.neighbours, neighbourChange{key: key, have: have, want: want})
@@ -77,6 +72,15 @@ func (t *RouteTable) removeNeighbours() {
 			continue
 		}
 		delete(t.neighbours, c.key)
+		for variant := range t.desired.variants {
+			// Another priority's route may lead to the same neighbour.
+			key := routeKey{cidr: c.key.cidr, tos: variant.tos, priority: variant.priority}
+			if entry, ok := t.neighbours[key]; ok && entry.index == c.have.index {
+				entry.suspect = true
+				t.neighbours[key] = entry
+				t.plan.unsettled = append(t.plan.unsettled, key)
+			}
+		}
 	}
 }
 

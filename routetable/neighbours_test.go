@@ -87,6 +87,17 @@ var _ = onEachKernel("static neighbour entries", func(kind worldKind) {
 				Expect(entries()).To(Equal([]string{entry(one, 2, next)}))
 			})
 
+			It("stay where a route of another priority goes", func() {
+				low := workloadTarget(one + bits)
+				low.DestMAC, low.Priority = mac(1), 50
+				want("cali1", one, mac(1))
+				f.RouteUpdate(routetable.RouteClassLocalWorkload, "cali1", low)
+				f.apply()
+				f.SetRoutes(routetable.RouteClassLocalWorkload, "cali1", []routetable.Target{low})
+				f.apply()
+				Expect(entries()).To(Equal([]string{entry(one, 1, index)}))
+			})
+
 			It("are made again by a resync", func() {
 				want("cali1", one, mac(1))
 				want("cali1", two, mac(2))
@@ -129,8 +140,7 @@ var _ = onEachKernel("static neighbour entries", func(kind worldKind) {
 				f.apply()
 				must(f.t, f.w.LinkSetName(linkOf(index), "cali2"))
 				f.OnIfaceStateChanged("cali1", index, absent)
-				f.tell("cali2")
-				f.apply()
+				f.apply() // nobody has said yet that it is cali2 now
 				Expect(entries()).To(BeEmpty())
 			})
 

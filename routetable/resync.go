@@ -190,8 +190,7 @@ func (t *RouteTable) doubtLost() {
 			t.markDirty(key)
 		}
 	}
-	exists := func(index int) bool { return t.ifaces.byIndex[index] != "" }
-	t.neighbours.doubt(isLost, exists, t.markDirty)
+	t.neighbours.doubt(isLost, t.markDirty)
 	clear(t.resync.lost)
 }
 
@@ -257,6 +256,8 @@ func (t *RouteTable) observe(key routeKey, route *kernelRoute, ifindex int) {
 		return
 	}
 	seen := observedRoute{route: *route, generation: t.resync.generation}
+	// Of our multi-path routes IPv6 takes out what leads over links that go.
+	seen.adopted = known && have.adopted && have.route.hops != "" && have.route.protocol == route.protocol
 	if t.desired.has(key) || t.isOurs(key, &seen) {
 		t.observed[key] = seen
 		t.markDirty(key)

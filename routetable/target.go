@@ -63,7 +63,8 @@ type Target struct {
 	// GW is the gateway; Src the preferred source address.
 	GW  netip.Addr
 	Src netip.Addr
-	// DestMAC, where set, becomes a permanent neighbour entry for CIDR's address.
+	// DestMAC, where set, becomes a permanent neighbour entry for CIDR's address, if
+	// that is one address, on the link itself.
 	DestMAC net.HardwareAddr
 	// Protocol is the route protocol (RTPROT_*); zero means the table's default.
 	Protocol int

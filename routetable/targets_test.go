@@ -371,6 +371,21 @@ var _ = onEachKernel("multi-path routes", func(kind worldKind) {
 				Expect(f.routes()).To(BeEmpty())
 			})
 
+			It("stay ours where the kernel takes one of their links out", func() {
+				f.RouteUpdate(routetable.RouteClassNoEncap, routetable.InterfaceNone, routetable.Target{
+					Type: routetable.TargetTypeNoEncap, CIDR: prefix(dst), Protocol: unix.RTPROT_BOOT, MultiPath: []routetable.NextHop{
+						{GW: gateways[1], IfaceName: "eth1"}, {GW: gateways[0], IfaceName: "eth0"},
+					},
+				})
+				f.apply()
+				delLink(f.t, f.w, "eth1")
+				f.OnIfaceStateChanged("eth1", index[1], absent)
+				f.SetRoutes(routetable.RouteClassNoEncap, routetable.InterfaceNone, nil)
+				f.QueueResyncIface("eth0")
+				f.apply()
+				Expect(f.routes()).To(BeEmpty())
+			})
+
 			It("are repaired where others changed them", func() {
 				changed := routeVia(tableNumber, dst, index[0], 80)
 				changed.Scope, changed.Gw = 0, gateways[0].AsSlice()
