@@ -8,8 +8,10 @@ import (
 	"slices"
 
 	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
 
 	"github.com/manx-dataplane/manx/fv/infra"
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
 // The limits that operations start from and end at.
@@ -166,10 +168,19 @@ func sweepOperations() []operation {
 				s.startPod(annotatedWith30, at30)
 				s.node.WriteConfig(infra.Spec{"qosRefreshInterval": "200ms"})
 			},
-			act:    func(s *scene) { s.node.AddIFB(infra.IFBPrefix + "0leaked00") },
+			act:    leak,
 			done:   running,
 			always: func(s *scene) error { return s.limitedToOneOf(at30) },
 		},
+	}
+}
+
+// leak makes an orphan, which may be gone before that is told.
+func leak(s *scene) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = infra.IFBPrefix + "0leaked00"
+	if err := s.node.RT.LinkAdd(&netlink.Ifb{LinkAttrs: attrs}); err != nil {
+		Expect(rtnl.IsAbsent(err)).To(BeTrue(), "%v", err)
 	}
 }
 
