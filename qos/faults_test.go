@@ -373,6 +373,67 @@ var _ = Describe("Syncer under faults", func() {
 		Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
 	})
 
+	Context("when a re-created pod's interface cannot be looked up", func() {
+		var b *backend
+		var a *agent
+		BeforeEach(func() {
+			b = newMock()
+			removePod := b.addPod(vethName)
+			a = startAgent(b)
+			a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+			a.settle()
+			old := b.index(vethName)
+			removePod()
+			a.gone(vethName, old)
+			b.addPod(vethName)
+			a.up(b, vethName)
+			b.fault = func(c mocks.Call) error {
+				if c.Op == mocks.OpLinkGet && c.Name == vethName {
+					return unix.ENOBUFS
+				}
+				return nil
+			}
+			for range 2 {
+				Expect(a.Apply()).To(MatchError(unix.ENOBUFS))
+			}
+		})
+
+		It("says that its limits are pending", func() {
+			Expect(a.Pending(vethName)).To(BeTrue())
+			b.fault = nil
+			a.settle()
+			Expect(a.Pending(vethName)).To(BeFalse())
+			Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
+		})
+
+		It("sweeps its IFB if the limit goes before it could", func() {
+			a.SetLimits(vethName, qos.Limits{})
+			b.fault = nil
+			a.settle()
+			Expect(b.ifbs()).To(BeEmpty())
+		})
+	})
+
+	It("looks at an interface again that came back with its index while no endpoint claimed it", func() {
+		b := newMock()
+		removePod := b.addPod(vethName)
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+		a.settle()
+		index := b.index(vethName)
+		a.RemoveLimits(vethName)
+		removePod()
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: vethName, Index: index}, PeerName: "peer"}
+		Expect(b.mock.Outside().LinkAdd(veth)).To(Succeed())
+		a.gone(vethName, index)
+		a.up(b, vethName)
+		Expect(a.Apply()).To(Succeed())
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(40)})
+		a.settle()
+		Expect(b.rate(ifbName)).To(BeEquivalentTo(40e6))
+		Expect(b.observe().ByName(vethName).RedirectsTo(b.index(ifbName))).To(BeTrue())
+	})
+
 	Context("when a write takes effect and its answer is lost", func() {
 		var b *backend
 		var a *agent

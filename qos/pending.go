@@ -7,7 +7,9 @@ func (s *Syncer) Pending(iface string) bool {
 	if _, claimed := s.desired[iface]; !claimed || !s.enabled {
 		return false
 	}
-	if _, dirty := s.todo.dirty[iface]; dirty {
+	_, dirty := s.todo.dirty[iface]
+	_, unseen := s.todo.appeared[iface]
+	if dirty || unseen {
 		return true
 	}
 	veth := s.snapshot.ByName(iface)

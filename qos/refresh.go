@@ -50,7 +50,7 @@ func (s *Syncer) checkVanished() (errs []error) {
 		switch {
 		case err == nil && link.Attrs().Name == name:
 			delete(s.memory.hookIsOurs, index) // it may be another of the same name and index
-			s.lookUpLater(name)
+			s.todo.appeared[name] = struct{}{} // which may be claimed later
 		case err == nil:
 			s.snapshot.remove(index)
 			iface.Name = link.Attrs().Name
@@ -102,6 +102,9 @@ func (s *Syncer) lookUpAppeared() (errs []error) {
 		if s.snapshot.ByName(name) == nil && (!claimed || unlimited) {
 			// On an interface that was not there at the last resync nothing is ours.
 			delete(s.todo.appeared, name)
+			if s.snapshot.ByName(IFBName(name)) != nil {
+				s.nameGone(name) // its IFB is, and was spared while this was not known
+			}
 			continue
 		}
 		if err := errors.Join(s.lookUp(name, found), s.lookUp(IFBName(name), found)); err != nil {
