@@ -330,12 +330,15 @@ func (w *world) compare(when string) {
 		if w.options.liesReads && (strings.HasPrefix(line, "hook of ") || strings.HasPrefix(line, "filter of ") && strings.HasSuffix(line, pluginIFB)) {
 			return true // whether and by whom an ingress qdisc is used cannot be told after a lie
 		}
-		if !w.options.noRefresh && strings.HasPrefix(line, "neighbour ") && actual[line] {
-			return true // whose an entry is can only be told by its route, which a lie can part it from
+		if strings.HasPrefix(line, "neighbour ") && actual[line] {
+			return true // whose an entry is can only be told by its route, which a lie or a crash can part it from
 		}
 		for _, name := range slotNames {
 			if p := w.pods[name]; p != nil && p.renamed && line == "hook of "+name+": ingress" {
 				return true // so too of one that was renamed when the agent crashed between its filter and it
+			}
+			if p := w.pods[name]; p != nil && p.renamed && strings.HasPrefix(line, "route 10.78.") && strings.Contains(line, " "+name+" ") {
+				return true // and another's route through it was to be removed only under a workload's name
 			}
 			if p := w.pods[name]; p != nil && p.tampered && line == "filter of "+name+": to nothing" {
 				return true // whose that filter was cannot be told once its target is gone

@@ -37,6 +37,9 @@ var vandals = []struct {
 		_ = w.outside.QdiscReplace(tbf)
 	}},
 	{"puts the IFB of %s into the reaper's link group", func(w *world, _ *pod, ifb int) { _ = w.outside.LinkSetGroup(ref(ifb), 0x6d616e78) }},
+	{"puts ifb0 (not %s) into that group, too", func(w *world, _ *pod, _ int) {
+		w.must(w.outside.LinkSetGroup(ref(w.indexOf("ifb0")), 0x6d616e78))
+	}},
 	{"deletes the filters of %s", func(w *world, p *pod, _ int) {
 		if p.hook == "" {
 			deleteFilters(w, p.index)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -305,11 +304,4 @@ func (w *world) limitsCleared(name string) {
 
 func ref(index int) netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
-}
-
-// close removes what a scenario left on disk.
-func (w *world) close() {
-	if w.options.statusDir != "" {
-		w.must(os.RemoveAll(w.options.statusDir))
-	}
 }
