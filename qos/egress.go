@@ -109,7 +109,7 @@ func (s *Syncer) setUpShaper(veth, ifb *Interface, limit Limit) (kind string, er
 	if err != nil {
 		return "ingress", err
 	}
-	return "u32", s.redirect(veth, ifb, created)
+	return s.redirect(veth, ifb, created)
 }
 
 // ensureHook makes an ingress qdisc where the veth has none, and reports whether
@@ -153,12 +153,13 @@ func (s *Syncer) isRedirected(veth, ifb *Interface) bool {
 
 // redirect adds our filter, if there is none in its place, and then deletes all
 // others that are ours: those of other implementations with our device as their
-// target, and those whose device is gone. At a new hook there are none.
-func (s *Syncer) redirect(veth, ifb *Interface, newHook bool) error {
+// target, and those whose device is gone. At a new hook there are none. With an
+// error it says what kind of object the kernel refused to create, if it was that.
+func (s *Syncer) redirect(veth, ifb *Interface, newHook bool) (kind string, err error) {
 	if !newHook {
 		filters, err := listFilters(s.kernel, veth.Index)
 		if err != nil {
-			return err
+			return "", err
 		}
 		veth.Filters = filters
 	}
@@ -170,7 +171,7 @@ func (s *Syncer) redirect(veth, ifb *Interface, newHook bool) error {
 	if keep < 0 {
 		add := s.placeFilter(veth.Index, ifb.Index, filters)
 		if err := s.kernel.FilterAdd(add); err != nil {
-			return fmt.Errorf("add redirect filter: %w", err)
+			return "u32", fmt.Errorf("add redirect filter: %w", err)
 		}
 		veth.Filters = append(slices.Clone(filters), newFilter(add))
 	}
@@ -179,10 +180,10 @@ func (s *Syncer) redirect(veth, ifb *Interface, newHook bool) error {
 			continue
 		}
 		if err := s.deleteFilter(veth, filter); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return nil
+	return "", nil
 }
 
 // placeFilter returns our filter for the place that doc.go promises.

@@ -257,6 +257,31 @@ var _ = Describe("Odd states", func() {
 		Expect(b.mock.Count(mocks.OpLinkAdd)).To(Equal(1))
 	})
 
+	It("does not take a filter that somebody else deleted first for a kernel without filters", func() {
+		b := newMock()
+		b.addPod(vethName)
+		b.addPod("cali2")
+		ifb := b.addIFB(ifbName, 1500)
+		Expect(b.outside.LinkSetUp(ifb)).To(Succeed())
+		b.addHook("ingress", vethName)
+		b.redirect(vethName, 1, ifb.Index)
+		a := startAgent(b)
+		b.fault = func(c mocks.Call) error {
+			if c.Op == mocks.OpFilterDel {
+				b.fault = nil
+				b.deletePriority(vethName, 1)
+			}
+			return nil
+		}
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+		Expect(a.Apply()).To(MatchError(unix.ENOENT))
+		a.SetLimits("cali2", qos.Limits{Egress: mbit(20)})
+		a.settle()
+		Expect(b.fault).To(BeNil(), "the race was not lost")
+		Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
+		Expect(b.rate(qos.IFBName("cali2"))).To(BeEquivalentTo(20e6))
+	})
+
 	It("is not pending for ever because a device went while its removal failed", func() {
 		b := newMock()
 		b.addPod(vethName)
