@@ -39,10 +39,10 @@ const stopTimeout = time.Second
 // state in place. If a kernel request does not return within a second it is left
 // behind, with the goroutine that waits for it: the process is meant to end then.
 //
-// It returns an error where it cannot begin (a configuration that is invalid, a
-// directory that is missing, ErrAlreadyRunning) or cannot go on (an address for
-// health or metrics that is taken). What the kernel refuses is not among those: it is
-// logged, reported by health and metrics, and tried again.
+// It returns an error where it cannot begin: a configuration that is invalid, a
+// directory that is missing, ErrAlreadyRunning. What the kernel refuses, or an address
+// for health or metrics that is taken, is not among those: it is logged and tried
+// again.
 func Run(ctx context.Context, options Options) error {
 	info, err := os.Stat(options.EndpointsDir)
 	if err == nil && !info.IsDir() {

@@ -146,6 +146,17 @@ var _ = Describe("Run", func() {
 		}
 		return protocols
 	}
+	get := func(port int, path string) func() (string, error) {
+		return func() (string, error) {
+			response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
+			if err != nil {
+				return "", err
+			}
+			defer response.Body.Close()
+			body, err := io.ReadAll(response.Body)
+			return fmt.Sprintln(response.StatusCode, string(body)), err
+		}
+	}
 	addPod := func() {
 		GinkgoHelper()
 		_, err := world.AddPod(veth)
@@ -211,17 +222,6 @@ var _ = Describe("Run", func() {
 		configure("healthEnabled: true", "healthHost: 127.0.0.1", fmt.Sprintf("healthPort: %d", health),
 			"prometheusMetricsEnabled: true", "prometheusMetricsHost: 127.0.0.1", fmt.Sprintf("prometheusMetricsPort: %d", metrics))
 		start()
-		get := func(port int, path string) func() (string, error) {
-			return func() (string, error) {
-				response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
-				if err != nil {
-					return "", err
-				}
-				defer response.Body.Close()
-				body, err := io.ReadAll(response.Body)
-				return fmt.Sprintln(response.StatusCode, string(body)), err
-			}
-		}
 		Eventually(get(health, "/readiness")).Should(HavePrefix("200"))
 		Eventually(get(health, "/liveness")).Should(HavePrefix("200"))
 		Eventually(get(metrics, "/metrics")).Should(ContainSubstring("manx_dataplane_"))
@@ -300,15 +300,23 @@ var _ = Describe("Run", func() {
 		Expect(file(before)).NotTo(BeAnExistingFile())
 	})
 
-	It("says so and stops when the address for health is taken", func() {
+	It("goes on without health while its address is taken, says so once, and serves it when it is free", func() {
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		Expect(err).NotTo(HaveOccurred())
 		defer taken.Close()
 		port := taken.Addr().(*net.TCPAddr).Port
-		configure("healthEnabled: true", "healthHost: 127.0.0.1", fmt.Sprintf("healthPort: %d", port))
-		err = agent.Run(ctx, options)
-		Expect(err).To(MatchError(unix.EADDRINUSE))
-		Expect(err).To(MatchError(ContainSubstring("health")))
+		configure()
+		addPod()
+		addEndpoint()
+		start()
+		Eventually(protocols).Should(ConsistOf(80, 80))
+		configure("healthEnabled: true", "healthHost: 127.0.0.1", fmt.Sprintf("healthPort: %d", port), "deviceRouteProtocol: 99")
+		Eventually(log).Should(gbytes.Say("Cannot serve health or metrics"))
+		Eventually(protocols).Should(ContainElement(99))
+		Expect(taken.Close()).To(Succeed())
+		Eventually(get(port, "/liveness")).Should(HavePrefix("200"))
+		Expect(strings.Count(string(log.Contents()), "Cannot serve")).To(Equal(1))
+		http.DefaultClient.CloseIdleConnections()
 	})
 
 	It("refuses to start without its directory, naming it", func() {

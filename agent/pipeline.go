@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/sirupsen/logrus"
 
 	"github.com/manx-dataplane/manx/config"
 	"github.com/manx-dataplane/manx/dataplane"
@@ -21,6 +22,7 @@ type pipeline struct {
 	dataplane *Dataplane
 	source    *manifests.Source
 	registry  *prometheus.Registry
+	log       logrus.FieldLogger
 }
 
 func newPipeline(options Options, source *manifests.Source, conntrack Conntrack, cfg *config.Config) (*pipeline, error) {
@@ -40,7 +42,7 @@ func newPipeline(options Options, source *manifests.Source, conntrack Conntrack,
 		return nil, err
 	}
 	source.SetInterfacePrefixes(cfg.InterfacePrefixes)
-	return &pipeline{cfg: cfg, dataplane: built, source: source, registry: registry}, nil
+	return &pipeline{cfg: cfg, dataplane: built, source: source, registry: registry, log: options.Log}, nil
 }
 
 // run runs all parts until ctx is done or one of them fails.
@@ -56,14 +58,16 @@ func (p *pipeline) run(ctx context.Context) error {
 	})
 	if p.cfg.HealthEnabled {
 		parts.start("health", func(ctx context.Context) error {
-			return serveHTTP(ctx, p.cfg.HealthHost, p.cfg.HealthPort, p.dataplane.HealthHandler())
+			serveHTTP(ctx, p.log, p.cfg.HealthHost, p.cfg.HealthPort, p.dataplane.HealthHandler())
+			return nil
 		})
 	}
 	if p.cfg.PrometheusMetricsEnabled {
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
 		parts.start("metrics", func(ctx context.Context) error {
-			return serveHTTP(ctx, p.cfg.PrometheusMetricsHost, p.cfg.PrometheusMetricsPort, mux)
+			serveHTTP(ctx, p.log, p.cfg.PrometheusMetricsHost, p.cfg.PrometheusMetricsPort, mux)
+			return nil
 		})
 	}
 	return parts.Wait()
