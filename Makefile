@@ -12,6 +12,7 @@
 GO       ?= go
 BIN      := bin
 UNIT     := $(shell $(GO) list ./... 2>/dev/null | grep -v '/fv')
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10m
 CHECKS   ?= 20000
 
@@ -21,7 +22,7 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo "sudo -E env PATH=$$PATH")
 .PHONY: build demo test unit lint fv bench soak traffic clean cc promtool
 
 build:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/manx ./cmd/manx
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/manx ./cmd/manx
 
 demo: build
 	$(ROOT) $(BIN)/manx demo

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/manx-dataplane/manx/internal/audit"
 	"github.com/manx-dataplane/manx/internal/cli"
@@ -63,7 +64,7 @@ namespaces (peers) and the kernel log (stuck), nothing for the rest.
 	flags := cmd.Flags()
 	flags.StringVar(&options.EndpointsDir, "endpoints", "", "directory of WorkloadEndpoint manifests (*.yaml, *.yml, *.json)")
 	flags.StringSliceVar(&options.Prefixes, "interface-prefix", []string{"cali"}, "how names of workload interfaces begin")
-	flags.IntVar(&options.Table, "table", 0, "number of the routing table to look at (default: main)")
+	flags.Uint32Var(&options.Table, "table", unix.RT_TABLE_MAIN, "number of the routing table to look at")
 	flags.StringVar(&options.KernelLog, "kernel-log", "", "file with kernel log lines, such as dmesg prints (default: /dev/kmsg)")
 	flags.StringVar(&options.Proc, "proc", "/proc", "where the proc file system with the workloads' processes is mounted")
 	addIPAMFlags(cmd, &options.IPAM)

@@ -52,7 +52,7 @@ type Options struct {
 	EndpointsDir string
 	IPAM         IPAMOptions
 	// Table is the routing table to look at; zero means the main one.
-	Table int
+	Table uint32
 	// KernelLog is a file with kernel log lines; empty means /dev/kmsg.
 	KernelLog string
 	// Proc is where the proc file system with the workloads' processes is mounted;

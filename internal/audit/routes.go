@@ -36,7 +36,7 @@ func (a *audit) readHops() ([]hop, error) {
 func (a *audit) readFamily(family int) ([]hop, error) {
 	return rtnl.RetryInterrupted(func() ([]hop, error) {
 		var hops []hop
-		err := a.Kernel.RouteEach(rtnl.RouteFilter{Family: family, Table: a.Table}, func(route *netlink.Route) error {
+		err := a.Kernel.RouteEach(rtnl.RouteFilter{Family: family, Table: int(a.Table)}, func(route *netlink.Route) error {
 			if route.Protocol == unix.RTPROT_KERNEL {
 				return nil
 			}

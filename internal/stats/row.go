@@ -208,5 +208,9 @@ func newShaping(tbf *netlink.Tbf) *Shaping {
 	if limit := uint64(tbf.Limit); tbf.Rate > 0 && limit > shaping.BurstBytes {
 		shaping.LatencySeconds = float64(limit-shaping.BurstBytes) / float64(tbf.Rate)
 	}
+	if limit := uint64(tbf.Limit); tbf.Peakrate > 0 && limit > uint64(tbf.Minburst) {
+		atPeak := float64(limit-uint64(tbf.Minburst)) / float64(tbf.Peakrate)
+		shaping.LatencySeconds = max(shaping.LatencySeconds, atPeak)
+	}
 	return shaping
 }
