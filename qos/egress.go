@@ -59,7 +59,7 @@ func (s *Syncer) syncEgress(veth *Interface, limit *Limit) error {
 	if veth.RedirectsTo(ifb.Index) {
 		return nil
 	}
-	return s.retire(ifb, nil, ReasonStale, false)
+	return s.retire(ifb, []*Interface{veth}, ReasonStale, false) // with the hook that was made for it
 }
 
 // createIFB makes the device, which nothing redirects to yet. If what comes after

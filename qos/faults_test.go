@@ -241,6 +241,7 @@ var _ = Describe("Syncer under faults", func() {
 			Expect(b.rate(vethName) != 0).To(Equal(ingress))
 			Expect(b.rate(ifbName) != 0).To(Equal(egress))
 			Expect(b.ifbs()).To(BeEmpty())
+			Expect(b.observe().ByName(vethName).Hook).To(Equal(qos.HookNone))
 			said := slices.DeleteFunc(a.log.all(), func(line string) bool { return !strings.Contains(line, "lacks") })
 			Expect(said).To(HaveLen(1))
 		},
@@ -412,6 +413,23 @@ var _ = Describe("Syncer under faults", func() {
 			a.settle()
 			Expect(b.ifbs()).To(BeEmpty())
 		})
+	})
+
+	It("sweeps the IFB of an interface that it finds renamed before that is reported", func() {
+		b := newMock()
+		b.addPod(vethName)
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+		a.settle()
+		veth, err := b.outside.LinkByName(vethName)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(b.mock.Outside().LinkSetName(veth, "cali1")).To(Succeed())
+		a.SetLimits("cali1", qos.Limits{Egress: mbit(40)})
+		Expect(a.Apply()).To(Succeed())
+		a.gone(vethName, veth.Attrs().Index)
+		a.up(b, "cali1")
+		a.settle()
+		Expect(b.ifbs()).To(Equal([]string{qos.IFBName("cali1")}))
 	})
 
 	It("looks at an interface again that came back with its index while no endpoint claimed it", func() {

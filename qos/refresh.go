@@ -131,6 +131,9 @@ func (s *Syncer) lookUpAppeared() (errs []error) {
 			}
 		}
 		if iface != nil {
+			if known := s.snapshot.Interfaces[iface.Index]; known != nil && known.Name != name {
+				s.nameGone(known.Name) // renamed, which was not reported yet
+			}
 			s.addInterface(iface)
 		}
 		if _, claimed := s.desired[name]; claimed {
