@@ -499,6 +499,18 @@ var _ = Describe("Syncer under faults", func() {
 			Expect(b.observe().ByName(vethName).Hook).To(Equal(qos.HookNone))
 		})
 
+		It("removes what it made on an interface that is renamed", func() {
+			a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
+			loseAnswerOf(mocks.OpQdiscReplace)
+			veth, err := b.outside.LinkByName(vethName)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(b.mock.Outside().LinkSetName(veth, "other0")).To(Succeed())
+			a.gone(vethName, veth.Attrs().Index)
+			a.up(b, "other0")
+			a.settle()
+			Expect(b.rate("other0")).To(BeZero())
+		})
+
 		It("removes what it made on an interface that no endpoint claims any more", func() {
 			a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
 			loseAnswerOf(mocks.OpQdiscReplace)

@@ -57,7 +57,7 @@ func (s *Syncer) checkVanished() (errs []error) {
 			s.snapshot.add(iface)
 			s.nameGone(name)
 			s.lookUpLater(name)
-			s.lookUpLater(iface.Name)
+			s.todo.appeared[iface.Name] = struct{}{} // what is known of it may be wrong
 		case rtnl.IsAbsent(err):
 			s.snapshot.remove(index)
 			s.memory.forget(s.snapshot)
