@@ -39,7 +39,7 @@ func generate(seed uint64) scenario {
 		interrupts:   g.IntN(60),
 	}
 	g.options.liesReads = !g.options.noRefresh && g.chance(20)
-	g.options.lossless = g.chance(30)
+	g.options.lossless = g.options.noRefresh || g.chance(20)
 	if !g.options.lossless && g.chance(50) {
 		g.options.capacity = 4 + g.IntN(20)
 	}
@@ -234,9 +234,6 @@ func (g *generator) mtu() {
 }
 
 func (g *generator) flap() {
-	if g.options.noRefresh && !g.options.lossless {
-		return // a flap that is lost takes routes along, and only a refresh sees that
-	}
 	slot := g.slot()
 	set, end := (*world).hostUp, "host"
 	if g.chance(40) {
