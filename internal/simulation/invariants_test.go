@@ -104,8 +104,8 @@ func (w *world) hangDelete(call mocks.Call) error {
 	if !w.hang.armed && w.hang.name == "" && len(w.hung) == 0 || w.agent == nil || w.agent.ending || call.Op != mocks.OpLinkDel && call.Op != mocks.OpLinkDelGroup {
 		return nil
 	}
-	hangs, targets := false, w.targets(call)
-	for _, link := range targets {
+	hangs := false
+	for _, link := range w.targets(call) {
 		attrs := link.Attrs()
 		if w.hang.armed || attrs.Name == w.hang.name {
 			w.hang.armed, w.hang.name = false, ""
@@ -115,9 +115,6 @@ func (w *world) hangDelete(call mocks.Call) error {
 	}
 	if !hangs {
 		return nil
-	}
-	for _, link := range targets {
-		w.suspects[link.Attrs().Name] = true
 	}
 	w.note("call %s: hangs", call)
 	if w.hang.after {

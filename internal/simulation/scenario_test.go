@@ -172,8 +172,9 @@ func (w *world) checkHealth() {
 	for _, detail := range report.Details {
 		mentions := func(name string) bool { return strings.Contains(detail, name) }
 		named = named || slices.ContainsFunc(slices.Collect(maps.Values(w.hung)), mentions)
-		suspects := slices.ContainsFunc(slices.Collect(maps.Keys(w.suspects)), mentions)
-		well = well && (strings.HasPrefix(detail, "endpoint ") || len(w.hung) > 0 && suspects)
+		// What was deleted together with a device that hangs is named, too.
+		hangs := len(w.hung) > 0 && strings.Contains(detail, "has not come back")
+		well = well && (strings.HasPrefix(detail, "endpoint ") || hangs)
 	}
 	if !named || !well {
 		w.problem("health in the end: %+v, with deletes of %v hanging", report, w.hung)

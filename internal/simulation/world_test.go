@@ -26,13 +26,12 @@ type world struct {
 	outside *mocks.Handle
 	gate    *gate
 
-	faults   faults
-	counts   map[string]int // calls so far, for faults
-	hang     hangOrder
-	hung     map[int]string  // devices whose delete hangs: names by ifindex
-	excused  map[int]string  // those whose delete hung to the end
-	suspects map[string]bool // and all that were deleted with them
-	agent    *incarnation    // nil while there is none
+	faults  faults
+	counts  map[string]int // calls so far, for faults
+	hang    hangOrder
+	hung    map[int]string // devices whose delete hangs: names by ifindex
+	excused map[int]string // those whose delete hung to the end
+	agent   *incarnation   // nil while there is none
 
 	said     sync.Mutex // guards what follows: logs and listeners are not granted
 	problems []string
@@ -76,7 +75,7 @@ type pod struct {
 func newWorld(o options, trace *strings.Builder) *world {
 	w := &world{
 		options: o, kernel: mocks.NewKernel(), gate: newGate(o.seed), trace: trace, began: time.Now(),
-		counts: map[string]int{}, hung: map[int]string{}, suspects: map[string]bool{},
+		counts: map[string]int{}, hung: map[int]string{},
 		pods: map[string]*pod{}, endpoints: map[int]endpoint{}, foreign: map[int]string{},
 		vandalized: map[string]time.Time{}, cleared: map[string]time.Time{}, ifbUser: map[int]*pod{},
 		fates: map[int]error{}, external: map[string]int{},
