@@ -156,7 +156,7 @@ var _ = Describe("Syncer under faults", func() {
 				calls := 0
 				var at mocks.Call
 				var mu sync.Mutex
-				b.fault = func(c mocks.Call) error {
+				b.setFault(func(c mocks.Call) error {
 					mu.Lock()
 					defer mu.Unlock()
 					if calls++; calls == n {
@@ -164,7 +164,7 @@ var _ = Describe("Syncer under faults", func() {
 						return errno
 					}
 					return nil
-				}
+				})
 				l := startLife(b)
 				for step, act := range steps(b) {
 					act(l)
@@ -189,7 +189,7 @@ var _ = Describe("Syncer under faults", func() {
 			writes, killed := 0, false
 			var mu sync.Mutex
 			var at mocks.Call
-			b.fault = func(c mocks.Call) error {
+			b.setFault(func(c mocks.Call) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if c.Op.Write() && !killed {
@@ -201,7 +201,7 @@ var _ = Describe("Syncer under faults", func() {
 					return errDead
 				}
 				return nil
-			}
+			})
 			dead := func() bool { mu.Lock(); defer mu.Unlock(); return killed }
 			l := startLife(b)
 			for step, act := range steps(b) {
@@ -256,17 +256,17 @@ var _ = Describe("Syncer under faults", func() {
 		removePod := b.addPod(vethName)
 		a := startAgent(b)
 		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if c.Op == mocks.OpQdiscReplace {
 				return unix.ENOMEM
 			}
 			return nil
-		}
+		})
 		Expect(a.Apply()).To(MatchError(unix.ENOMEM))
 		Expect(b.ifbs()).To(HaveLen(1))
 		index := b.index(vethName)
 		removePod()
-		b.fault = nil
+		b.setFault(nil)
 		Expect(a.Apply()).To(Succeed())
 		a.OnIfaceStateChanged(vethName, index, ifacemonitor.StateNotPresent)
 		a.settle()
@@ -282,15 +282,15 @@ var _ = Describe("Syncer under faults", func() {
 		link, err := b.outside.LinkByName(vethName)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(b.mock.Outside().LinkSetName(link, "other0")).To(Succeed())
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if c.Op == mocks.OpQdiscDel {
 				return unix.EBUSY
 			}
 			return nil
-		}
+		})
 		a.gone(vethName, link.Attrs().Index)
 		Expect(a.Apply()).To(MatchError(unix.EBUSY))
-		b.fault = nil
+		b.setFault(nil)
 		a.settle()
 		Expect(b.observe().ByName("other0").Hook).To(Equal(qos.HookNone))
 		Expect(b.ifbs()).To(BeEmpty())
@@ -329,19 +329,19 @@ var _ = Describe("Syncer under faults", func() {
 		a.gone(vethName, index)
 		a.up(b, "cali1")
 		broken := func(c mocks.Call) bool { return c.Name == "cali1" }
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if broken(c) {
 				return unix.EBUSY
 			}
 			return nil
-		}
+		})
 		Expect(a.Apply()).To(MatchError(unix.EBUSY))
 		Expect(b.mock.Outside().LinkSetName(veth, vethName)).To(Succeed())
 		a.gone("cali1", index)
 		a.up(b, vethName)
 		broken = func(c mocks.Call) bool { return c.Index == index }
 		Expect(a.Apply()).To(MatchError(unix.EBUSY))
-		b.fault = nil
+		b.setFault(nil)
 		a.settle()
 		a.clock.Step(qos.DefaultGracePeriod)
 		a.settle()
@@ -361,14 +361,14 @@ var _ = Describe("Syncer under faults", func() {
 		b.addPod(vethName)
 		a.gone(vethName, index)
 		a.up(b, vethName)
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if c.Op == mocks.OpLinkGet && c.Index == index {
 				return unix.EAGAIN
 			}
 			return nil
-		}
+		})
 		Expect(a.Apply()).To(MatchError(unix.EAGAIN)) // the mock panics at a delete that loses packets
-		b.fault = nil
+		b.setFault(nil)
 		a.settle()
 		Expect(b.observe().ByName("other0").Hook).To(Equal(qos.HookNone))
 		Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
@@ -388,12 +388,12 @@ var _ = Describe("Syncer under faults", func() {
 			a.gone(vethName, old)
 			b.addPod(vethName)
 			a.up(b, vethName)
-			b.fault = func(c mocks.Call) error {
+			b.setFault(func(c mocks.Call) error {
 				if c.Op == mocks.OpLinkGet && c.Name == vethName {
 					return unix.ENOBUFS
 				}
 				return nil
-			}
+			})
 			for range 2 {
 				Expect(a.Apply()).To(MatchError(unix.ENOBUFS))
 			}
@@ -401,7 +401,7 @@ var _ = Describe("Syncer under faults", func() {
 
 		It("says that its limits are pending", func() {
 			Expect(a.Pending(vethName)).To(BeTrue())
-			b.fault = nil
+			b.setFault(nil)
 			a.settle()
 			Expect(a.Pending(vethName)).To(BeFalse())
 			Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
@@ -409,7 +409,7 @@ var _ = Describe("Syncer under faults", func() {
 
 		It("sweeps its IFB if the limit goes before it could", func() {
 			a.SetLimits(vethName, qos.Limits{})
-			b.fault = nil
+			b.setFault(nil)
 			a.settle()
 			Expect(b.ifbs()).To(BeEmpty())
 		})
@@ -430,6 +430,30 @@ var _ = Describe("Syncer under faults", func() {
 		a.up(b, "cali1")
 		a.settle()
 		Expect(b.ifbs()).To(Equal([]string{qos.IFBName("cali1")}))
+	})
+
+	It("makes a fresh IFB where the filter of an earlier interface of this index may have been added", func() {
+		b := newMock()
+		removePod := b.addPod(vethName)
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+		b.mock.AfterCall(func(c mocks.Call, err error) error {
+			if c.Op == mocks.OpFilterAdd && err == nil {
+				return unix.ENOBUFS
+			}
+			return err
+		})
+		Expect(a.Apply()).To(MatchError(unix.ENOBUFS))
+		b.mock.AfterCall(nil)
+		index, used := b.index(vethName), b.index(ifbName)
+		removePod()
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: vethName, Index: index}, PeerName: "peer"}
+		Expect(b.mock.Outside().LinkAdd(veth)).To(Succeed())
+		a.gone(vethName, index)
+		a.up(b, vethName)
+		a.settle()
+		Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
+		Expect(b.index(ifbName)).NotTo(Equal(used))
 	})
 
 	It("looks at an interface again that came back with its index while no endpoint claimed it", func() {
@@ -528,13 +552,13 @@ var _ = Describe("Syncer under faults", func() {
 		b.addPod(vethName)
 		a := startAgent(b)
 		interruptions := 15
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if c.Op == mocks.OpLinkList && interruptions > 0 {
 				interruptions--
 				return unix.EINTR
 			}
 			return nil
-		}
+		})
 		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
 		Expect(a.Apply()).To(Succeed())
 		Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
@@ -553,19 +577,19 @@ var _ = Describe("Syncer under faults", func() {
 			a.SetLimits(name, qos.Limits{Ingress: mbit(1)})
 			broken[b.index(name)] = n%2 == 0
 		}
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if c.Op == mocks.OpQdiscReplace && broken[c.Index] {
 				return unix.EPERM
 			}
 			return nil
-		}
+		})
 		err := a.Apply()
 		Expect(err).To(MatchError(unix.EPERM))
 		Expect(err).To(MatchError(And(ContainSubstring("cali00"), ContainSubstring("and 5 more"))))
 		for n := range 30 {
 			Expect(b.rate(fmt.Sprintf("cali%02d", n)) != 0).To(Equal(n%2 == 1))
 		}
-		b.fault = nil
+		b.setFault(nil)
 		a.settle()
 		Expect(b.rate("cali00")).To(BeEquivalentTo(1e6))
 	})

@@ -3,6 +3,7 @@ package qos
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/manx-dataplane/manx/rtnl"
 )
@@ -50,6 +51,7 @@ func (s *Syncer) checkVanished() (errs []error) {
 		switch {
 		case err == nil && link.Attrs().Name == name:
 			delete(s.memory.hookIsOurs, index) // it may be another of the same name and index
+			maps.DeleteFunc(s.memory.unused, func(_, veth int) bool { return veth == index })
 			s.todo.appeared[name] = struct{}{} // which may be claimed later
 		case err == nil:
 			s.snapshot.remove(index)
