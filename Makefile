@@ -41,6 +41,7 @@ promtool:
 
 unit: cc promtool
 	$(ROOT) $(GO) test -race -timeout 10m $(UNIT)
+	$(ROOT) $(GO) test ./internal/simulation -simulation.first=1000000 -simulation.count=3000 -simulation.budget=1m
 
 # One package at a time: some measure traffic.
 fv:
