@@ -107,6 +107,7 @@ func (d *Dataplane) addManagers() {
 	shapers := qos.New(qos.Config{
 		Kernel:          d.handle,
 		Reaper:          d.reaper,
+		Sysctls:         d.options.Kernel.Sysctls(),
 		Clock:           d.options.Clock,
 		Log:             d.options.Log,
 		Registerer:      d.options.Registerer,

@@ -3,6 +3,7 @@ package qos
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"github.com/sirupsen/logrus"
@@ -78,8 +79,24 @@ func (s *Syncer) createIFB(veth *Interface, name string) (*Interface, error) {
 	ifb := &Interface{Name: name, Index: link.Attrs().Index, Kind: "ifb", MTU: veth.MTU}
 	s.addInterface(ifb)
 	s.memory.unused[ifb.Index] = veth.Index
+	s.disableIPv6(name)
 	s.log.WithFields(logrus.Fields{"iface": veth.Name, "ifindex": veth.Index, "ifb": name}).Debug("Created IFB device")
 	return ifb, nil
+}
+
+// disableIPv6 spares a new IFB an address and routes. It needs none to pass IPv6
+// packets on, and the kernel keeps the multicast and link-local routes of all
+// devices in one list each, which it walks whenever a device comes up: with a
+// thousand IFBs that is most of what "up" costs. So it is worth trying, and no
+// reason to fail.
+func (s *Syncer) disableIPv6(ifb string) {
+	if s.config.Sysctls == nil {
+		return
+	}
+	err := s.config.Sysctls.WriteSysctl("net/ipv6/conf/"+ifb+"/disable_ipv6", "1")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log.WithField("ifb", ifb).WithError(err).Debug("Could not turn IPv6 off on an IFB device")
+	}
 }
 
 // setUpShaper makes an IFB shape what the veth sends, and does nothing where it

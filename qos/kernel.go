@@ -33,6 +33,11 @@ type Kernel interface {
 	FilterDel(filter netlink.Filter) error
 }
 
+// Sysctls writes kernel parameters, named by their path below /proc/sys.
+type Sysctls interface {
+	WriteSysctl(path, value string) error
+}
+
 // ReaperKernel is what a Reaper asks of the kernel. Methods and errors are those
 // of *rtnl.Handle; a Reaper closes each that it opened.
 type ReaperKernel interface {

@@ -236,12 +236,12 @@ var _ = Describe("Odd states", func() {
 		b := newMock()
 		b.addPod(vethName)
 		a := startAgent(b)
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if c.Op == mocks.OpFilterAdd {
 				return unix.EPERM
 			}
 			return nil
-		}
+		})
 		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
 		for range 5 {
 			Expect(a.Apply()).To(MatchError(unix.EPERM))
@@ -251,7 +251,7 @@ var _ = Describe("Odd states", func() {
 		Expect(b.mock.Count(mocks.OpLinkAdd)).To(Equal(1))
 		Expect(a.reaper.Pending()).To(BeZero())
 		Expect(a.log.all()).To(BeEmpty())
-		b.fault = nil
+		b.setFault(nil)
 		a.settle()
 		Expect(b.observe().ByName(vethName).RedirectsTo(b.index(ifbName))).To(BeTrue())
 		Expect(b.mock.Count(mocks.OpLinkAdd)).To(Equal(1))
@@ -266,19 +266,48 @@ var _ = Describe("Odd states", func() {
 		b.addHook("ingress", vethName)
 		b.redirect(vethName, 1, ifb.Index)
 		a := startAgent(b)
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if c.Op == mocks.OpFilterDel {
-				b.fault = nil
+				b.setFault(nil)
 				b.deletePriority(vethName, 1)
 			}
 			return nil
-		}
+		})
 		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
 		Expect(a.Apply()).To(MatchError(unix.ENOENT))
 		a.SetLimits("cali2", qos.Limits{Egress: mbit(20)})
 		a.settle()
-		Expect(b.fault).To(BeNil(), "the race was not lost")
+		Expect(b.fault.Load()).To(BeNil(), "the race was not lost")
 		Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
+		Expect(b.rate(qos.IFBName("cali2"))).To(BeEquivalentTo(20e6))
+	})
+
+	It("turns IPv6 off on its IFB before that is up, and shapes all the same where it cannot", func() {
+		b := newMock()
+		b.addPod(vethName)
+		b.addPod("cali2")
+		sysctls := b.mock.Sysctls()
+		a := startAgent(b, func(c *qos.Config) { c.Sysctls = sysctls })
+		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+		a.settle()
+		Expect(sysctls.ReadSysctl("net/ipv6/conf/" + ifbName + "/disable_ipv6")).To(Equal("1"))
+		Expect(sysctls.ReadSysctl("net/ipv6/conf/" + vethName + "/disable_ipv6")).To(Equal("0"))
+		var order []mocks.Op
+		for _, c := range b.writes() {
+			if c.Op == mocks.OpWriteSysctl || c.Op == mocks.OpLinkSetUp {
+				order = append(order, c.Op)
+			}
+		}
+		Expect(order).To(Equal([]mocks.Op{mocks.OpWriteSysctl, mocks.OpLinkSetUp}))
+
+		b.setFault(func(c mocks.Call) error {
+			if c.Op == mocks.OpWriteSysctl {
+				return unix.EROFS
+			}
+			return nil
+		})
+		a.SetLimits("cali2", qos.Limits{Egress: mbit(20)})
+		Expect(a.Apply()).To(Succeed())
 		Expect(b.rate(qos.IFBName("cali2"))).To(BeEquivalentTo(20e6))
 	})
 
@@ -290,16 +319,16 @@ var _ = Describe("Odd states", func() {
 		b.addHook("ingress", "cali2")
 		b.redirect("cali2", 1, stale.Index)
 		a := startAgent(b)
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if c.Op == mocks.OpFilterDel {
 				return unix.EPERM
 			}
 			return nil
-		}
+		})
 		a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
 		Expect(a.Apply()).To(MatchError(unix.EPERM))
 		Expect(a.Pending(vethName)).To(BeTrue())
-		b.fault = nil
+		b.setFault(nil)
 		Expect(b.outside.LinkDel(stale)).To(Succeed())
 		a.QueueResync()
 		a.settle()

@@ -35,18 +35,18 @@ var _ = Describe("What is pending", func() {
 	})
 
 	It("is what failed, and no other interface's", func() {
-		b.fault = func(c mocks.Call) error {
+		b.setFault(func(c mocks.Call) error {
 			if c.Op == mocks.OpLinkAdd && strings.Contains(c.Name, qos.IFBName("cali1")) {
 				return unix.ENOMEM
 			}
 			return nil
-		}
+		})
 		a.SetLimits("cali1", limited)
 		a.SetLimits("cali2", limited)
 		Expect(a.Apply()).To(MatchError(unix.ENOMEM))
 		Expect(a.Pending("cali1")).To(BeTrue())
 		Expect(a.Pending("cali2")).To(BeFalse())
-		b.fault = nil
+		b.setFault(nil)
 		Expect(a.Apply()).To(Succeed())
 		Expect(a.Pending("cali1")).To(BeFalse())
 	})

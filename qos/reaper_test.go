@@ -114,12 +114,12 @@ var _ = Describe("Reaper", func() {
 		})
 
 		It("deletes one by one where the kernel refuses the group", func() {
-			b.fault = func(c mocks.Call) error {
+			b.setFault(func(c mocks.Call) error {
 				if c.Op == mocks.OpLinkDelGroup || c.Op == mocks.OpLinkSetGroup {
 					return unix.EOPNOTSUPP
 				}
 				return nil
-			}
+			})
 			reaper.Delete(qos.ReasonPeriodic, false, devices(b, 70)...)
 			Eventually(pending, 5*time.Second).Should(BeZero())
 			Expect(b.ifbs()).To(BeEmpty())
@@ -128,12 +128,12 @@ var _ = Describe("Reaper", func() {
 
 		It("retries what fails, with backoff, while others go on", func() {
 			all := devices(b, 2)
-			b.fault = func(c mocks.Call) error {
+			b.setFault(func(c mocks.Call) error {
 				if c.Op == mocks.OpLinkDelGroup || c.Op == mocks.OpLinkDel && c.Index == all[0].Index {
 					return unix.EBUSY
 				}
 				return nil
-			}
+			})
 			reaper.Delete(qos.ReasonStartup, false, all...)
 			Eventually(pending).Should(Equal(1))
 			Eventually(func() bool { return clock.HasWaiters() }).Should(BeTrue())
@@ -141,7 +141,7 @@ var _ = Describe("Reaper", func() {
 			Expect(reaper.Reserved(all[0].Name)).To(BeTrue())
 			Consistently(func() int { return b.mock.Count(mocks.OpLinkDel) }, 20*time.Millisecond).Should(Equal(tries))
 			Eventually(func() int { clock.Step(time.Second); return b.mock.Count(mocks.OpLinkDel) }).Should(BeNumerically(">", tries+3))
-			b.fault = nil
+			b.setFault(nil)
 			clock.Step(time.Minute)
 			Eventually(pending).Should(BeZero())
 			Expect(log.all()).To(ConsistOf(ContainSubstring("Cannot delete a device")))
@@ -207,12 +207,12 @@ var _ = Describe("Reaper", func() {
 				return c.Op == mocks.OpLinkDel && c.Index != healthy.Index
 			})
 			DeferCleanup(release)
-			b.fault = func(c mocks.Call) error {
+			b.setFault(func(c mocks.Call) error {
 				if c.Op == mocks.OpLinkDelGroup {
 					return unix.EOPNOTSUPP
 				}
 				return nil
-			}
+			})
 			start := clock.Now()
 			reaper.Delete(qos.ReasonStartup, false, all...)
 			Eventually(func() int { clock.Step(50 * time.Millisecond); return b.index(healthy.Name) }, 5*time.Second).Should(BeZero())
@@ -312,14 +312,14 @@ var _ = Describe("Reaper", func() {
 			index := b.index(ifbName)
 			var mu sync.Mutex
 			var order []int
-			b.fault = func(c mocks.Call) error {
+			b.setFault(func(c mocks.Call) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if c.Op == mocks.OpLinkSetGroup {
 					order = append(order, c.Index)
 				}
 				return nil
-			}
+			})
 			ctx, cancel := context.WithCancel(context.Background())
 			var running sync.WaitGroup
 			running.Go(func() { _ = queued.Run(ctx) })
@@ -336,7 +336,7 @@ var _ = Describe("Reaper", func() {
 			all := devices(b, 3)
 			release := b.mock.Hang(mocks.BeforeEffect, func(c mocks.Call) bool { return c.Index == all[0].Index })
 			DeferCleanup(release)
-			b.fault = func(c mocks.Call) error {
+			b.setFault(func(c mocks.Call) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if c.Op == mocks.OpLinkDelGroup || c.Op == mocks.OpLinkSetGroup {
@@ -349,7 +349,7 @@ var _ = Describe("Reaper", func() {
 					}
 				}
 				return nil
-			}
+			})
 			reaper.Delete(qos.ReasonStartup, false, all[0])
 			Eventually(b.mock.Hung).Should(Equal(1))
 			reaper.Delete(qos.ReasonStartup, false, all[1])

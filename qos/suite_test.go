@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,11 +59,21 @@ type handle interface {
 type backend struct {
 	name    string
 	outside handle
-	open    func() handle                     // an agent's handle
-	addPod  func(veth string) (remove func()) // a veth pair, its other end elsewhere
-	mock    *mocks.Kernel                     // nil: the real kernel
-	ns      *rtnl.Namespace                   // of the real kernel
-	fault   func(mocks.Call) error            // of the mock: asked at each of the agent's calls
+	open    func() handle                          // an agent's handle
+	addPod  func(veth string) (remove func())      // a veth pair, its other end elsewhere
+	mock    *mocks.Kernel                          // nil: the real kernel
+	ns      *rtnl.Namespace                        // of the real kernel
+	fault   atomic.Pointer[func(mocks.Call) error] // of the mock; see setFault
+}
+
+// setFault sets what is asked at each of the agent's calls to the mock, and at the
+// reaper's; nil: nothing.
+func (b *backend) setFault(fault func(mocks.Call) error) {
+	if fault == nil {
+		b.fault.Store(nil)
+		return
+	}
+	b.fault.Store(&fault)
 }
 
 // guard fails where a call of the agent loses packets or opens an unshaped window:
@@ -70,8 +81,8 @@ type backend struct {
 // to a device that is not up and shaping.
 func (b *backend) guard() {
 	b.mock.OnCall(func(c mocks.Call) error {
-		if b.fault != nil {
-			if err := b.fault(c); err != nil {
+		if fault := b.fault.Load(); fault != nil {
+			if err := (*fault)(c); err != nil {
 				return err
 			}
 		}

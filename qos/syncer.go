@@ -26,6 +26,9 @@ type Config struct {
 	Kernel Kernel
 	// Reaper deletes this Syncer's devices; its Run is the caller's to call.
 	Reaper *Reaper
+	// Sysctls, where set, is used to turn IPv6 off on IFB devices, which makes them
+	// cheaper; see disableIPv6.
+	Sysctls Sysctls
 	// Clock; nil means the real one.
 	Clock clock.Clock
 	// Log; nil means none.
