@@ -432,7 +432,7 @@ var _ = Describe("Syncer under faults", func() {
 		Expect(b.ifbs()).To(Equal([]string{qos.IFBName("cali1")}))
 	})
 
-	It("makes a fresh IFB where the filter of an earlier interface of this index may have been added", func() {
+	DescribeTable("makes a fresh IFB where the filter of an earlier interface of this index may have been added", func(resync bool) {
 		b := newMock()
 		removePod := b.addPod(vethName)
 		a := startAgent(b)
@@ -451,10 +451,16 @@ var _ = Describe("Syncer under faults", func() {
 		Expect(b.mock.Outside().LinkAdd(veth)).To(Succeed())
 		a.gone(vethName, index)
 		a.up(b, vethName)
+		if resync {
+			a.QueueResync()
+		}
 		a.settle()
 		Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
 		Expect(b.index(ifbName)).NotTo(Equal(used))
-	})
+	},
+		Entry("and is looked up", false),
+		Entry("and all is read anew", true),
+	)
 
 	It("looks at an interface again that came back with its index while no endpoint claimed it", func() {
 		b := newMock()

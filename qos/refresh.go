@@ -3,7 +3,6 @@ package qos
 import (
 	"errors"
 	"fmt"
-	"maps"
 
 	"github.com/manx-dataplane/manx/rtnl"
 )
@@ -29,6 +28,9 @@ func (s *Syncer) observe() error {
 		s.metrics.unsupported.WithLabelValues(kind).Set(0)
 	}
 	s.todo.resync = false
+	for index := range s.todo.vanished {
+		s.memory.another(index)
+	}
 	clear(s.todo.vanished)
 	clear(s.todo.appeared)
 	for name := range s.desired {
@@ -50,8 +52,7 @@ func (s *Syncer) checkVanished() (errs []error) {
 		link, err := s.kernel.LinkByIndex(index)
 		switch {
 		case err == nil && link.Attrs().Name == name:
-			delete(s.memory.hookIsOurs, index) // it may be another of the same name and index
-			maps.DeleteFunc(s.memory.unused, func(_, veth int) bool { return veth == index })
+			s.memory.another(index)
 			s.todo.appeared[name] = struct{}{} // which may be claimed later
 		case err == nil:
 			s.snapshot.remove(index)

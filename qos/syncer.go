@@ -442,6 +442,13 @@ func (m *memory) forget(snapshot *Snapshot) {
 	maps.DeleteFunc(m.raised, func(index int, _ Limit) bool { return gone(index) })
 }
 
+// another drops what is remembered of an interface that may be another one of the same
+// index now.
+func (m *memory) another(index int) {
+	delete(m.hookIsOurs, index)
+	maps.DeleteFunc(m.unused, func(_, veth int) bool { return veth == index })
+}
+
 // joinSome joins errors, but not thousands.
 func joinSome(errs []error) error {
 	const most = 10
