@@ -340,6 +340,9 @@ func (w *world) compare(when string) {
 			if p := w.pods[name]; p != nil && p.renamed && strings.HasPrefix(line, "route 10.78.") && strings.Contains(line, " "+name+" ") {
 				return true // and another's route through it was to be removed only under a workload's name
 			}
+			if line == "root of "+name+": as it may be" {
+				return true // gone, if the agent was told so
+			}
 			if p := w.pods[name]; p != nil && p.tampered && line == "filter of "+name+": to nothing" {
 				return true // whose that filter was cannot be told once its target is gone
 			}
