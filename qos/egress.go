@@ -25,7 +25,7 @@ func (s *Syncer) syncEgress(veth *Interface, limit *Limit) error {
 	ifb := s.snapshot.ByName(name)
 	if limit == nil {
 		// The IFB, now an orphan, goes with the sweep that this Apply ends with.
-		if s.witness(veth) == nil && !s.snapshot.hasFiltersOfOurs(veth) {
+		if s.witness(veth) == nil && !s.snapshot.hasFiltersOfOurs(veth) && !s.hasEmptyHookOfOurs(veth) {
 			return nil
 		}
 		s.sweepLater(ReasonLimitCleared)

@@ -529,6 +529,27 @@ var _ = Describe("Syncer under faults", func() {
 			Expect(b.observe().ByName(vethName).Hook).To(Equal(qos.HookNone))
 		})
 
+		It("does not delete an IFB whose interface cannot be looked up, and may redirect to it", func() {
+			b.addHook("clsact", vethName) // an ingress qdisc of ours would tell
+			a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+			loseAnswerOf(mocks.OpFilterAdd)
+			a.RemoveLimits(vethName)
+			b.setFault(func(c mocks.Call) error {
+				if c.Op == mocks.OpLinkGet && c.Name == vethName {
+					return unix.ENOBUFS
+				}
+				return nil
+			})
+			Expect(a.Apply()).To(MatchError(unix.ENOBUFS)) // the mock panics at a delete that loses packets
+			Consistently(b.ifbs, "50ms").Should(HaveLen(1))
+			b.setFault(nil)
+			a.settle()
+			a.clock.Step(qos.DefaultGracePeriod)
+			a.settle()
+			Expect(b.ifbs()).To(BeEmpty())
+			Expect(b.observe().ByName(vethName).Filters).To(BeEmpty())
+		})
+
 		It("removes what it made on an interface that is renamed", func() {
 			a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
 			loseAnswerOf(mocks.OpQdiscReplace)

@@ -50,9 +50,15 @@ func (s *Syncer) sweep() (removed int, errs []error) {
 	inGrace, removed, errs := s.sweepUnclaimed()
 
 	attached := s.attachments()
+	// Interfaces that are still to be looked up may redirect to theirs, unknown to us. They
+	// are swept for again once they have been.
+	doubtful := make(map[string]bool, len(s.todo.appeared))
+	for name := range s.todo.appeared {
+		doubtful[IFBName(name)] = true
+	}
 	orphans := 0
 	for _, ifb := range s.shapers() {
-		if s.isWanted(ifb.Name) || s.config.Reaper.Reserved(ifb.Name) || anyIn(inGrace, attached[ifb.Index]) {
+		if s.isWanted(ifb.Name) || doubtful[ifb.Name] || s.config.Reaper.Reserved(ifb.Name) || anyIn(inGrace, attached[ifb.Index]) {
 			continue
 		}
 		orphans++
@@ -91,8 +97,7 @@ func (s *Syncer) sweepUnclaimed() (inGrace map[int]bool, changed int, errs []err
 	for _, iface := range s.snapshot.Interfaces {
 		_, claimed := s.desired[iface.Name]
 		_, borrowed := s.memory.borrowed[iface.Index]
-		emptyHook := iface.Hook == HookIngress && len(iface.Filters) == 0 && s.memory.hookIsOurs[iface.Index]
-		ours := isOurRoot(iface.Root) || borrowed || s.snapshot.hasFiltersOfOurs(iface) || emptyHook
+		ours := isOurRoot(iface.Root) || borrowed || s.snapshot.hasFiltersOfOurs(iface) || s.hasEmptyHookOfOurs(iface)
 		if iface.IsShaper() || !ours || claimed && s.enabled {
 			delete(s.memory.unclaimed, iface.Index)
 			continue
@@ -130,6 +135,12 @@ func (s *Syncer) retire(ifb *Interface, attached []*Interface, reason Reason, ur
 	s.log.WithFields(logrus.Fields{"ifb": ifb.Name, "ifindex": ifb.Index, "reason": reason}).Debug("Retiring an IFB device")
 	s.config.Reaper.Delete(reason, urgent, Device{Name: ifb.Name, Index: ifb.Index})
 	return nil
+}
+
+// hasEmptyHookOfOurs reports whether the interface has an ingress qdisc that we are
+// known to have made, and nothing in it.
+func (s *Syncer) hasEmptyHookOfOurs(iface *Interface) bool {
+	return iface.Hook == HookIngress && len(iface.Filters) == 0 && s.memory.hookIsOurs[iface.Index]
 }
 
 // attachments returns, by ifindex of the IFB, the interfaces that redirect to it,
