@@ -217,6 +217,7 @@ func (g *generator) recreate() {
 			index = w.lastIndex
 		}
 		w.addPod(slot, index, "", false, true)
+		w.pods[slot].mistakable = same && w.faults.perMille > 0
 	}, "%s", text)
 }
 

@@ -214,7 +214,7 @@ func (w *world) shaperOf(link netlink.Link) string {
 		case qos.IFBName(p.name) != attrs.Name:
 		case link.Type() != "ifb":
 			return "not an IFB"
-		case w.ifbUser[attrs.Index] != p:
+		case w.ifbUser[attrs.Index] != p && !p.mistakable:
 			return "adopted from an earlier " + p.name
 		default:
 			return "shaper of " + p.name
@@ -334,8 +334,8 @@ func (w *world) compare(when string) {
 			return true // whose an entry is can only be told by its route, which a lie or a crash can part it from
 		}
 		for _, name := range slotNames {
-			if p := w.pods[name]; p != nil && p.renamed && line == "hook of "+name+": ingress" {
-				return true // so too of one that was renamed when the agent crashed between its filter and it
+			if p := w.pods[name]; p != nil && (p.renamed || !w.vandalized[name].IsZero()) && line == "hook of "+name+": ingress" {
+				return true // so too where the agent crashed between its filter and it and the IFB has another name or is gone
 			}
 			if p := w.pods[name]; p != nil && p.renamed && strings.HasPrefix(line, "route 10.78.") && strings.Contains(line, " "+name+" ") {
 				return true // and another's route through it was to be removed only under a workload's name

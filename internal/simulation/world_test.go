@@ -62,6 +62,7 @@ type pod struct {
 	ns              *mocks.Kernel
 	hostUp, peerUp  bool
 	mtu             int
+	mistakable      bool   // for the earlier one of its index, to which a filter may have been added
 	tampered        bool   // somebody redirects it to an IFB
 	hook            string // made by others: "", "clsact", "ingress"
 	renamed         bool
