@@ -217,7 +217,7 @@ func (g *generator) recreate() {
 			index = w.lastIndex
 		}
 		w.addPod(slot, index, "", false, true)
-		w.pods[slot].mistakable = same && w.faults.perMille > 0
+		w.pods[slot].mistakable = same && w.wasFaulty
 	}, "%s", text)
 }
 
@@ -290,7 +290,7 @@ func (g *generator) trouble() {
 	if g.chance(30) {
 		f.slow = 50
 	}
-	g.emit(func(w *world) { w.faults, w.wasSlow = f, w.wasSlow || f.slow > 0 }, "kernel calls fail from now on: %+v", f)
+	g.emit(func(w *world) { w.faults, w.wasFaulty, w.wasSlow = f, true, w.wasSlow || f.slow > 0 }, "kernel calls fail from now on: %+v", f)
 	for range g.IntN(3) {
 		g.any()
 	}

@@ -45,6 +45,7 @@ type world struct {
 	lastIndex int            // of the pod that went last
 
 	wasSlow    bool
+	wasFaulty  bool
 	reordering bool
 	vandalized map[string]time.Time // interfaces, when last
 	cleared    map[string]time.Time // veths, when last some limit came to be or not to be wanted
