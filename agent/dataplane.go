@@ -73,6 +73,7 @@ func NewDataplane(options DataplaneOptions) (*Dataplane, error) {
 		AddrCallback:    d.driver.OnIfaceAddrs,
 		MTUCallback:     d.driver.OnIfaceMTU,
 		InSyncCallback:  d.driver.OnIfaceInSync,
+		LostCallback:    d.driver.OnIfaceEventsLost,
 		Exclude:         cfg.InterfaceExclude,
 		RefreshInterval: cfg.InterfaceRefreshInterval,
 		Clock:           options.Clock,

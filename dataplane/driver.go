@@ -176,7 +176,7 @@ func (d *Driver) Send(ctx context.Context, msg any) error {
 	}
 }
 
-// OnIfaceState is an ifacemonitor StateCallback. Like all four callbacks it may be
+// OnIfaceState is an ifacemonitor StateCallback. Like all five callbacks it may be
 // called from any goroutine, only queues, and does nothing once Run has returned.
 func (d *Driver) OnIfaceState(name string, state ifacemonitor.State, ifindex int) {
 	d.post(IfaceStateUpdate{Name: name, State: state, Index: ifindex})
@@ -195,6 +195,11 @@ func (d *Driver) OnIfaceMTU(name string, ifindex, mtu int) {
 // OnIfaceInSync is an ifacemonitor InSyncCallback.
 func (d *Driver) OnIfaceInSync() {
 	d.post(IfacesInSync{})
+}
+
+// OnIfaceEventsLost is an ifacemonitor LostCallback.
+func (d *Driver) OnIfaceEventsLost() {
+	d.post(IfaceEventsLost{})
 }
 
 func (d *Driver) post(msg any) {

@@ -106,6 +106,27 @@ func TestMessagesAndInterfaceEventsKeepTheirOrderAndNoneIsMerged(t *testing.T) {
 	})
 }
 
+func TestAfterLostInterfaceEventsEverythingIsReadAnewButNotAllTheTime(t *testing.T) {
+	inBubble(t, dataplane.Config{}, func(r *rig) {
+		r.runInSync()
+		r.sleep(time.Minute)
+		r.take()
+		r.driver.OnIfaceEventsLost()
+		r.sleep(time.Millisecond)
+		r.Expect(r.take()).To(ContainElements("table resync", "qos resync", "table apply", "qos apply"))
+		for range 10 {
+			r.driver.OnIfaceEventsLost()
+			r.sleep(10 * time.Millisecond)
+		}
+		r.Expect(r.take()).NotTo(ContainElement("table resync"))
+		r.sleep(time.Second)
+		r.Expect(r.timesOf("table resync")).To(HaveLen(1))
+		r.take()
+		r.sleep(time.Hour)
+		r.Expect(r.take()).NotTo(ContainElement("table resync"))
+	})
+}
+
 func TestWhatIsQueuedIsAppliedAsOneBatch(t *testing.T) {
 	inBubble(t, dataplane.Config{}, func(r *rig) {
 		r.send(dataplane.InSync{})

@@ -30,6 +30,7 @@ type loop struct {
 	recheckAt time.Time     // zero: nobody asked
 	routes    refreshTimer
 	qos       refreshTimer
+	lost      lostEvents
 	// lastErr is what the last apply failed with, as it was logged and is shown.
 	lastErr string
 }
@@ -37,6 +38,25 @@ type loop struct {
 // maxErrorLines is how many of the errors of one apply are logged and shown: when
 // everything fails, the first few say why.
 const maxErrorLines = 10
+
+// lostInterval is the least time between two refreshes for lost events: a node where
+// events are lost all the time has better things to do than to read the kernel all the
+// time.
+const lostInterval = time.Second
+
+// lostEvents has everything read anew after interface events were lost.
+type lostEvents struct {
+	pending bool
+	last    time.Time // when everything was read anew for the last time
+}
+
+// due returns when everything is to be read anew; the zero time means never.
+func (e lostEvents) due() time.Time {
+	if !e.pending {
+		return time.Time{}
+	}
+	return e.last.Add(lostInterval)
+}
 
 // refreshTimer falls due every interval, counted from when it last did.
 type refreshTimer struct {
@@ -104,6 +124,8 @@ func (l *loop) handle(msg any) {
 		l.datastoreInSync = true
 	case IfacesInSync:
 		l.ifacesInSync = true
+	case IfaceEventsLost:
+		l.lost.pending = true
 	case ConfigUpdate:
 		if msg.Config != nil {
 			l.setRefresh(msg.Config.RouteRefreshInterval, msg.Config.QoSRefreshInterval)
@@ -150,7 +172,7 @@ func (l *loop) nextRound(now time.Time) time.Time {
 	if !l.retryAt.IsZero() {
 		next = earlier(next, later(l.retryAt, ready))
 	}
-	for _, at := range []time.Time{l.recheckAt, l.routes.due(), l.qos.due()} {
+	for _, at := range []time.Time{l.recheckAt, l.routes.due(), l.qos.due(), l.lost.due()} {
 		if !at.IsZero() {
 			next = earlier(next, later(at, ready))
 		}
@@ -179,7 +201,11 @@ func (l *loop) checkTimers(now time.Time) {
 		// Everyone reads the kernel at their first apply; refreshes count from there.
 		l.routes.last, l.qos.last = now, now
 	}
-	if reached(l.routes.due(), now) {
+	lost := reached(l.lost.due(), now)
+	if lost {
+		l.lost = lostEvents{last: now}
+	}
+	if lost || reached(l.routes.due(), now) {
 		l.routes.last = now
 		for _, m := range l.managers {
 			if r, ok := m.(Resyncer); ok {
@@ -188,7 +214,7 @@ func (l *loop) checkTimers(now time.Time) {
 		}
 		l.queueResync(true)
 	}
-	if reached(l.qos.due(), now) {
+	if lost || reached(l.qos.due(), now) {
 		l.qos.last = now
 		l.queueResync(false)
 	}

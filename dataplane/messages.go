@@ -92,6 +92,10 @@ type InSync struct{}
 // interface that existed at the start has been reported.
 type IfacesInSync struct{}
 
+// IfaceEventsLost is the interface monitor's lost callback as a message: what the
+// kernel removed along with an interface may have gone unnoticed, and is read anew.
+type IfaceEventsLost struct{}
+
 // IfaceStateUpdate is the interface monitor's state callback as a message.
 type IfaceStateUpdate struct {
 	Name  string

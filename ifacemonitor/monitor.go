@@ -49,6 +49,11 @@ type Config struct {
 	// InSyncCallback is called once, after the first complete generation: every
 	// interface that existed at the start has been reported.
 	InSyncCallback func()
+	// LostCallback is called, once in sync, after the generation that makes up for
+	// lost events. The interfaces are right again by then, but a flap, or one that came
+	// and went, may have been among what was lost: what the kernel removed along with
+	// it, such as routes, has to be read anew by whoever relies on it.
+	LostCallback func()
 
 	// Exclude are the names whose addresses are not reported.
 	Exclude []*regexp.Regexp
@@ -75,6 +80,7 @@ type Monitor struct {
 	table     *table
 	resync    resync
 	inSync    bool
+	lost      bool      // events, since the last complete generation
 	refreshAt time.Time // zero: not planned
 
 	stream      *stream // nil while there is no socket
@@ -96,6 +102,9 @@ func New(config Config) *Monitor {
 	}
 	if config.InSyncCallback == nil {
 		config.InSyncCallback = func() {}
+	}
+	if config.LostCallback == nil {
+		config.LostCallback = func() {}
 	}
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -269,11 +278,15 @@ func (m *Monitor) dumpDone(err error, now time.Time) {
 		m.inSync = true
 		m.table.flush(now)
 		m.config.InSyncCallback()
+	} else if m.lost {
+		m.config.LostCallback()
 	}
+	m.lost = false
 }
 
 // want asks for a generation and counts it, by reason.
 func (m *Monitor) want(why reason) {
+	m.lost = m.lost || why == reasonOverrun || why == reasonReopened
 	if !m.resync.want(why, m.config.Clock.Now()) {
 		return
 	}

@@ -165,6 +165,35 @@ func TestAnInterruptedDumpIsRepeatedWithGrowingPausesAndRemovesNothing(t *testin
 	})
 }
 
+func TestLostEventsAreToldAfterTheDumpThatMakesUpForThem(t *testing.T) {
+	withRig(t, func(r *rig) {
+		r.config.RefreshInterval = time.Minute
+		r.source.holds = []rtnl.Message{newLink(3, "eth0", true)}
+		told := 0
+		r.config.LostCallback = func() {
+			told++
+			r.expectStates("eth1", "up 4") // what the dump found has been reported
+		}
+		expectTold := func(want int) {
+			r.Helper()
+			if told != want {
+				r.Errorf("told %d times, want %d", told, want)
+			}
+		}
+		run(r.T, r.config)
+		expectTold(0)
+		r.source.do(func() { r.source.holds = []rtnl.Message{newLink(3, "eth0", true), newLink(4, "eth1", true)} })
+		r.source.fail(unix.ENOBUFS)
+		synctest.Wait()
+		expectTold(1)
+		r.passes(time.Hour) // with refreshes, which lose nothing
+		expectTold(1)
+		r.source.fail(unix.EBADF) // the socket is dead
+		r.passes(time.Minute)
+		expectTold(2)
+	})
+}
+
 func TestAnOverrunStartsAGenerationThatFindsWhatWasLost(t *testing.T) {
 	withRig(t, func(r *rig) {
 		r.source.holds = []rtnl.Message{newLink(3, "eth0", true)}
