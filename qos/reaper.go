@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"k8s.io/utils/clock"
+
+	"github.com/manx-dataplane/manx/internal/logging"
 )
 
 // Device names a device to delete. Both must still be true of it when its turn
@@ -135,7 +136,7 @@ func NewReaper(config ReaperConfig) *Reaper {
 	config.StuckAfter = cmp.Or(config.StuckAfter, DefaultStuckAfter)
 	return &Reaper{
 		config:  config,
-		log:     logOrDiscard(config.Log),
+		log:     logging.OrDiscard(config.Log),
 		clock:   config.Clock,
 		metrics: newReaperMetrics(config.Registerer),
 		wake:    make(chan struct{}, 1),
@@ -407,13 +408,4 @@ func (r *Reaper) updateMetrics() {
 		suspects += len(j.suspects)
 	}
 	r.metrics.stuck.Set(float64(suspects))
-}
-
-func logOrDiscard(log logrus.FieldLogger) logrus.FieldLogger {
-	if log != nil {
-		return log
-	}
-	discard := logrus.New()
-	discard.SetOutput(io.Discard)
-	return discard
 }

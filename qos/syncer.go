@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/internal/logging"
 )
 
 // DefaultGracePeriod is how long shaping on an existing workload interface that
@@ -125,7 +126,7 @@ func New(config Config) *Syncer {
 	s := &Syncer{
 		config:   config,
 		kernel:   config.Kernel,
-		log:      logOrDiscard(config.Log),
+		log:      logging.OrDiscard(config.Log),
 		metrics:  newSyncerMetrics(config.Registerer),
 		inbox:    inbox{waiting: make(map[string]struct{})},
 		desired:  make(map[string]Limits),

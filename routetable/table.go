@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/internal/logging"
 )
 
 // Defaults of Config.
@@ -114,11 +114,7 @@ func New(config Config) *RouteTable {
 	if config.Wake == nil {
 		config.Wake = func() {}
 	}
-	if config.Log == nil {
-		discard := logrus.New()
-		discard.SetOutput(io.Discard)
-		config.Log = discard
-	}
+	config.Log = logging.OrDiscard(config.Log)
 	t := &RouteTable{
 		config:     config,
 		family:     family(config.IPVersion),

@@ -104,10 +104,7 @@ func (v view) route(dst netip.Prefix) string {
 // ifbs counts the bwcali devices. A list that a sweep changes while the kernel
 // makes it is asked for again.
 func (v view) ifbs() (int, error) {
-	links, err := v.kernel.LinkList()
-	for errors.Is(err, unix.EINTR) {
-		links, err = v.kernel.LinkList()
-	}
+	links, err := rtnl.RetryInterrupted(v.kernel.LinkList)
 	if err != nil {
 		return 0, err
 	}
