@@ -8,6 +8,8 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
 func qdiscsOf(w world, index int) (lines []string) {
@@ -80,6 +82,35 @@ func qdiscBehaviour(w *world) {
 		Entry("30 Mbit/s", uint64(3_750_000), uint64(0), uint32(2_000_000_000), uint32(600_000_000)),
 		Entry("1 kbit/s", uint64(125), uint64(0), uint32(4_000_000_000), uint32(4_294_967_295)),
 		Entry("100 Gbit/s", uint64(12_500_000_000), uint64(25_000_000_000), uint32(600_000), uint32(4_294_967_295)))
+	It("has a queue below a TBF, whose limit a change of the TBF sets", func() {
+		a := addPair(*w, "a", "b")
+		below, handle2 := handle|1, netlink.MakeHandle(0xca12, 0)
+		limit := func() (limits []uint32) {
+			qdiscs, err := (*w).QdiscList()
+			Expect(err).NotTo(HaveOccurred())
+			for _, q := range qdiscs {
+				if q, ok := q.(*rtnl.Bfifo); ok {
+					Expect([]uint32{q.Parent, q.Handle}).To(Equal([]uint32{below, handle2}))
+					limits = append(limits, q.Limit)
+				}
+			}
+			return limits
+		}
+		Expect(errno((*w).QdiscReplace(queue(a, below, handle2, 3_000)))).To(Equal(unix.ENOENT))
+		Expect((*w).QdiscReplace(tbf(a, handle, 1_000_000))).To(Succeed())
+		Expect((*w).QdiscReplace(queue(a, below, handle2, 3_000))).To(Succeed())
+		Expect(qdiscsOf(*w, a)).To(Equal([]string{"tbf ca11:0", "bfifo ca12:0"}))
+		Expect(limit()).To(Equal([]uint32{3_000}))
+		Expect((*w).QdiscReplace(queue(a, below, handle2, 4_000))).To(Succeed())
+		Expect(limit()).To(Equal([]uint32{4_000}))
+		Expect((*w).QdiscChange(tbf(a, handle, 2_000_000))).To(Succeed())
+		Expect(limit()).To(Equal([]uint32{100_000}))
+		Expect((*w).QdiscDel(queue(a, below, handle2, 0))).To(Succeed())
+		Expect(errno((*w).QdiscDel(queue(a, below, handle2, 0)))).To(SatisfyAny(Equal(unix.EINVAL), Equal(unix.ENOENT)))
+		Expect((*w).QdiscReplace(queue(a, below, handle2, 5_000))).To(Succeed())
+		Expect((*w).QdiscReplace(tbf(a, netlink.MakeHandle(1, 0), 2_000_000))).To(Succeed())
+		Expect(qdiscsOf(*w, a)).To(Equal([]string{"tbf 1:0"}))
+	})
 	It("does without a root qdisc that is deleted while the link is down", func() {
 		a := addLink(*w, ifb("a"))
 		Expect((*w).QdiscAdd(tbf(a, handle, 1_000_000))).To(Succeed())

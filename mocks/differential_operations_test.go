@@ -111,6 +111,21 @@ var operations = map[string]func(*differ){
 			return w.QdiscAdd(q)
 		})
 	},
+	"queue below a TBF": func(d *differ) {
+		parent := oneOf(d, "parent", netlink.MakeHandle(1, 1), netlink.MakeHandle(0xca11, 1), netlink.MakeHandle(0xca11, 1), netlink.MakeHandle(0xca11, 2))
+		handle := oneOf(d, "handle", netlink.MakeHandle(0xca12, 0), netlink.MakeHandle(0xca12, 0), 0, netlink.MakeHandle(0xca12, 1))
+		var q netlink.Qdisc = queue(d.index(), parent, handle, oneOf(d, "limit", uint32(3_000), 4_000))
+		if d.coin("pfifo") {
+			q = &netlink.GenericQdisc{QdiscAttrs: *q.Attrs(), QdiscType: "pfifo"}
+		}
+		remove := rapid.IntRange(0, 2).Draw(d.t, "remove") == 0
+		d.both(fmt.Sprintf("queue %s remove %v", qdiscString(q), remove), func(w world) error {
+			if remove {
+				return w.QdiscDel(q)
+			}
+			return w.QdiscReplace(q)
+		})
+	},
 	"ingress qdisc": func(d *differ) {
 		q := d.ingressQdisc()
 		replace := d.coin("replace")

@@ -253,12 +253,15 @@ func u32Of(f netlink.Filter) string {
 func qdiscString(q netlink.Qdisc) string {
 	a := q.Attrs()
 	handle := fmt.Sprintf("%#x", a.Handle)
-	if major := a.Handle >> 16; major >= 0x8000 && major < 0xffff && major != 0xca11 {
+	if major := a.Handle >> 16; major >= 0x8000 && major < 0xffff && major != 0xca11 && major != 0xca12 {
 		handle = "auto"
 	}
 	text := fmt.Sprintf("dev %d %s %s parent %#x", a.LinkIndex, q.Type(), handle, a.Parent)
 	if t, ok := q.(*netlink.Tbf); ok {
 		text += fmt.Sprintf(" rate %d limit %d buffer %d peak %d minburst %d", t.Rate, t.Limit, t.Buffer, t.Peakrate, t.Minburst)
+	}
+	if b, ok := q.(*rtnl.Bfifo); ok {
+		text += fmt.Sprintf(" limit %d", b.Limit)
 	}
 	return text
 }

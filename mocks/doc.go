@@ -18,7 +18,8 @@
 //   - Links: veth pairs, also across namespaces, IFBs, bridges, loopback, any other
 //     kind as a generic device; flags, operational state, MTU, name, group, index.
 //   - Qdiscs at a link's root and its ingress: default, TBF, ingress, clsact and any
-//     classless other; filters below ingress and clsact, with mirred targets.
+//     classless other; one below a root TBF; filters below ingress and clsact, with
+//     mirred targets.
 //   - Addresses, routes in any table, static neighbours, conntrack as a count of flows
 //     per address, sysctls per interface.
 //   - Multicasts and dumps on event sockets, the receive buffer's limit and what
@@ -26,7 +27,7 @@
 //
 // # Not modelled
 //
-// Packets, classes and class-attached qdiscs, statistics, bridge ports, broadcast
+// Packets, classes, qdiscs that move from one parent to another, statistics, bridge ports, broadcast
 // and multicast routes, nexthop objects, source-specific IPv6 routes, ECMP of
 // single IPv6 routes, secondary IPv4 addresses (deleting the first of a subnet
 // leaves the others), duplicate address detection (an address is usable at once),

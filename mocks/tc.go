@@ -6,11 +6,14 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
 // tc is a link's traffic control state.
 type tc struct {
 	root       netlink.Qdisc // nil: the default one, or none
+	queue      netlink.Qdisc // below a root TBF; nil: the kernel's own, which no dump shows
 	ingress    netlink.Qdisc // an *Ingress or a *Clsact
 	hadIngress bool          // dev_ingress_queue_create has been called
 	activated  bool          // the default root qdisc has been attached
@@ -91,6 +94,9 @@ func (l *link) qdiscs() (list []netlink.Qdisc) {
 	switch {
 	case l.tc.root != nil:
 		list = append(list, shownQdisc(l.tc.root))
+		if l.tc.queue != nil {
+			list = append(list, shownQdisc(l.tc.queue))
+		}
 	case l.tc.activated:
 		kind := "noqueue"
 		if l.kind == "ifb" {
@@ -108,7 +114,7 @@ func (l *link) qdiscs() (list []netlink.Qdisc) {
 // shownQdisc copies a qdisc in the form that rtnl gives it.
 func shownQdisc(q netlink.Qdisc) netlink.Qdisc {
 	switch q.(type) {
-	case *netlink.Tbf, *netlink.Ingress, *netlink.Clsact:
+	case *netlink.Tbf, *rtnl.Bfifo, *netlink.Ingress, *netlink.Clsact:
 		q = clone(q)
 	default:
 		q = &netlink.GenericQdisc{QdiscAttrs: *q.Attrs(), QdiscType: q.Type()}
@@ -147,7 +153,7 @@ func (l *link) modifyQdisc(wanted netlink.Qdisc, flag int) error {
 		case exclusive:
 			return unix.EEXIST
 		}
-		return unix.EINVAL // the ingress qdisc cannot be moved to the root
+		return unix.EINVAL // a qdisc cannot be moved to the root or away from it
 	}
 	switch {
 	case exclusive:
@@ -175,11 +181,18 @@ func (l *link) qdiscAt(attrs *netlink.QdiscAttrs) (netlink.Qdisc, error) {
 		}
 		return nil, unix.ENOENT
 	}
-	return nil, unix.ENOENT // below a class: there are none
+	root := l.qdiscByHandle(attrs.Parent & handleMajor)
+	switch {
+	case root == nil:
+		return nil, unix.ENOENT
+	case root.Type() != "tbf":
+		return nil, unix.EOPNOTSUPP
+	}
+	return l.tc.queue, nil // whatever the class: tbf_find finds all
 }
 
 func (l *link) qdiscByHandle(handle uint32) netlink.Qdisc {
-	for _, q := range []netlink.Qdisc{l.tc.root, l.tc.ingress} {
+	for _, q := range []netlink.Qdisc{l.tc.root, l.tc.queue, l.tc.ingress} {
 		if q != nil && q.Attrs().Handle == handle {
 			return q
 		}
@@ -190,7 +203,8 @@ func (l *link) qdiscByHandle(handle uint32) netlink.Qdisc {
 // graft puts a new qdisc into its place.
 func (l *link) graft(wanted netlink.Qdisc) error {
 	kind := wanted.Type()
-	atIngress := wanted.Attrs().Parent == ingressParent
+	parent := wanted.Attrs().Parent
+	atIngress := parent == ingressParent
 	isIngress := kind == "ingress" || kind == "clsact"
 	switch {
 	case l.ns.lacks[kind]:
@@ -223,7 +237,12 @@ func (l *link) graft(wanted netlink.Qdisc) error {
 	if attrs.Handle == 0 {
 		attrs.Handle = l.newHandle()
 	}
-	l.tc.root = q
+	if parent != netlink.HANDLE_ROOT {
+		attrs.Refcnt = 1
+		l.tc.queue = q
+		return nil
+	}
+	l.tc.root, l.tc.queue = q, nil
 	return nil
 }
 
@@ -251,12 +270,25 @@ func (l *link) changeQdisc(current, wanted netlink.Qdisc) error {
 	attrs := *current.Attrs()
 	q := clone(wanted)
 	*q.Attrs() = attrs
-	if l.tc.root == current {
+	switch current {
+	case l.tc.root:
 		l.tc.root = q
-	} else {
+		l.limitQueue()
+	case l.tc.queue:
+		l.tc.queue = q
+	default:
 		l.tc.ingress = q
 	}
 	return nil
+}
+
+// limitQueue is fifo_set_limit, which tbf_change calls.
+func (l *link) limitQueue() {
+	tbf, isTBF := l.tc.root.(*netlink.Tbf)
+	bfifo, isBfifo := l.tc.queue.(*rtnl.Bfifo)
+	if isTBF && isBfifo {
+		bfifo.Limit = tbf.Limit
+	}
 }
 
 // checkQdisc says what tbf_change refuses.
@@ -288,12 +320,16 @@ func (l *link) deleteQdisc(attrs *netlink.QdiscAttrs) error {
 	case attrs.Handle != 0 && attrs.Handle != q.Attrs().Handle:
 		return unix.EINVAL
 	}
-	if q == l.tc.ingress {
+	switch q {
+	case l.tc.ingress:
 		l.clearFilters()
 		l.tc.ingress = nil
 		return nil
+	case l.tc.queue:
+		l.tc.queue = nil // the no-op qdisc, until the TBF is changed
+		return nil
 	}
-	l.tc.root = nil
+	l.tc.root, l.tc.queue = nil, nil
 	l.tc.activated = l.up() // else the no-op qdisc stays until the link comes up
 	return nil
 }

@@ -242,6 +242,11 @@ func tbf(ifindex int, handle uint32, rate uint64) *netlink.Tbf {
 	}
 }
 
+// queue is a bfifo below a TBF.
+func queue(ifindex int, parent, handle uint32, limit uint32) *rtnl.Bfifo {
+	return &rtnl.Bfifo{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex, Parent: parent, Handle: handle}, Limit: limit}
+}
+
 func ingressAttrs(ifindex int) netlink.QdiscAttrs {
 	return netlink.QdiscAttrs{LinkIndex: ifindex, Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}
 }

@@ -76,6 +76,8 @@ var _ = Describe("Coexistence", func() {
 			Expect(first(veth.Filters).Target).To(Equal(b.index(ifbName)))
 			Expect(b.rate(vethName)).To(BeEquivalentTo(20e6))
 			Expect(veth.Root.Attrs().Handle).To(BeEquivalentTo(0x10000), "changed in place")
+			Expect(veth.Queue).To(BeNil())
+			Expect(b.queue(vethName)).To(Equal(queueFor(20e6)))
 
 			By("switching off")
 			a.SetEnabled(false)
@@ -109,6 +111,20 @@ var _ = Describe("Coexistence", func() {
 			a.SetLimits(vethName, qos.Limits{})
 			a.settle()
 			Expect(b.rate(vethName)).To(BeEquivalentTo(7e6))
+		})
+
+		It("leaves the queue alone that another program put below its own TBF", func() {
+			b.setRoot(vethName, 0x10000, 7e6)
+			b.setQueue(vethName, 0x70000, "pfifo")
+			before := b.observe().ByName(vethName)
+			a = startAgent(b)
+			a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
+			a.settle()
+			Expect(b.rate(vethName)).To(BeEquivalentTo(20e6))
+			Expect(b.observe().ByName(vethName).Queue).To(Equal(before.Queue))
+			a.SetLimits(vethName, qos.Limits{})
+			a.settle()
+			Expect(b.observe().ByName(vethName)).To(Equal(before))
 		})
 
 		It("removes what Felix or the plugin left at the root only where we alone shape", func() {

@@ -110,8 +110,8 @@ func (s *Syncer) setUpShaper(veth, ifb *Interface, limit Limit) (kind string, er
 		}
 		ifb.MTU = veth.MTU
 	}
-	if err := s.setTBF(ifb, limit, veth.MTU); err != nil {
-		return "tbf", err
+	if kind, err := s.shape(ifb, limit, veth.MTU); err != nil {
+		return kind, err
 	}
 	if !ifb.Up {
 		if err := s.kernel.LinkSetUp(ref); err != nil {

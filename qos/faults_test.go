@@ -119,6 +119,8 @@ func expectState(b *backend, step int, what string) {
 	snapshot := b.observe()
 	Expect(b.rate(vethName)).To(Equal(want[0]), what)
 	Expect(b.rate(ifbName)).To(Equal(want[1]), what)
+	Expect(b.queue(vethName)).To(Equal(queueFor(want[0])), what)
+	Expect(b.queue(ifbName)).To(Equal(queueFor(want[1])), what)
 	veth, ifb := snapshot.ByName(vethName), snapshot.ByName(ifbName)
 	Expect(ifb != nil).To(Equal(want[1] != 0), what)
 	if ifb != nil {

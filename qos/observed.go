@@ -31,6 +31,9 @@ type Interface struct {
 
 	// Root is the root qdisc; nil where the kernel dumps none.
 	Root netlink.Qdisc
+	// Queue is the qdisc below a Root that is a TBF; nil where that is the kernel's
+	// own, or none.
+	Queue netlink.Qdisc
 	// Hook is the qdisc that filters incoming packets hang on.
 	Hook Hook
 	// Filters are those at the hook, in no particular order.
@@ -94,6 +97,11 @@ func (i *Interface) RedirectsTo(index int) bool {
 		}
 	}
 	return false
+}
+
+// isBelowTBF reports whether a qdisc's parent is the class of a root TBF.
+func (i *Interface) isBelowTBF(parent uint32) bool {
+	return i.Root != nil && i.Root.Type() == "tbf" && i.Root.Attrs().Handle == parent&0xffff_0000
 }
 
 // ByName returns the interface of that name, or nil.
@@ -179,6 +187,8 @@ func (s *Snapshot) observeQdiscs(kernel ReadKernel) error {
 		switch attrs := qdisc.Attrs(); {
 		case attrs.Parent == netlink.HANDLE_ROOT:
 			iface.Root = qdisc
+		case iface.isBelowTBF(attrs.Parent):
+			iface.Queue = qdisc
 		case qdisc.Type() == string(HookIngress), qdisc.Type() == string(HookClsact):
 			iface.Hook = Hook(qdisc.Type())
 			if iface.Filters, err = listFilters(kernel, iface.Index); err != nil {

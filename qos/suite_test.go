@@ -287,8 +287,10 @@ func (b *backend) observe() *qos.Snapshot {
 	snapshot, err := qos.Observe(b.outside)
 	Expect(err).NotTo(HaveOccurred())
 	for _, iface := range snapshot.Interfaces {
-		if iface.Root != nil {
-			iface.Root.Attrs().Statistics = nil // so that snapshots can be compared
+		for _, qdisc := range []netlink.Qdisc{iface.Root, iface.Queue} {
+			if qdisc != nil {
+				qdisc.Attrs().Statistics = nil // so that snapshots can be compared
+			}
 		}
 	}
 	return snapshot
@@ -357,6 +359,47 @@ func (b *backend) rate(iface string) uint64 {
 		return 0
 	}
 	return tbf.Rate * 8
+}
+
+// queue returns the length in bytes of the queue of an interface's root TBF, whether
+// that is ours or the kernel's own; zero without a TBF.
+func (b *backend) queue(iface string) uint32 {
+	GinkgoHelper()
+	known := b.observe().ByName(iface)
+	if known == nil {
+		return 0
+	}
+	switch queue := known.Queue.(type) {
+	case nil:
+		if tbf, ok := known.Root.(*netlink.Tbf); ok {
+			return tbf.Limit
+		}
+		return 0
+	case *rtnl.Bfifo:
+		Expect(netlink.HandleStr(queue.Handle)).To(Equal("ca12:0"))
+		return queue.Limit
+	default:
+		Fail(fmt.Sprintf("%s has a queue of kind %s", iface, queue.Type()))
+		return 0
+	}
+}
+
+// queueFor is the length of the queue for a rate with the default burst: 25 ms, or
+// one GSO packet.
+func queueFor(bits uint64) uint32 {
+	if bits == 0 {
+		return 0
+	}
+	return uint32(max(bits/8/40, 80<<10))
+}
+
+// setQueue puts a qdisc below an interface's root TBF as another program would.
+func (b *backend) setQueue(iface string, handle uint32, kind string) {
+	GinkgoHelper()
+	root := b.observe().ByName(iface).Root.Attrs()
+	Expect(b.outside.QdiscReplace(&netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: root.LinkIndex, Parent: root.Handle | 1, Handle: handle}, QdiscType: kind,
+	})).To(Succeed())
 }
 
 func mbit(n uint64) *qos.Limit { return &qos.Limit{RateBits: n * 1e6, BurstBits: qos.DefaultBurst} }

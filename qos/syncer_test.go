@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/manx-dataplane/manx/ifacemonitor"
+	"github.com/manx-dataplane/manx/mocks"
 	"github.com/manx-dataplane/manx/qos"
 )
 
@@ -63,8 +64,20 @@ var _ = Describe("Syncer", func() {
 					Expect(netlink.HandleStr(tbf.Handle)).To(Equal("ca11:0"))
 					Expect(tbf.Rate).To(Equal(bits / 8))
 					Expect(tbf.Limit).To(BeEquivalentTo(bits/8/40 + 512<<20))
+					Expect(b.queue(iface.Name)).To(Equal(queueFor(bits)))
 				}
 			})
+
+			DescribeTable("has a queue for 25 ms and one packet, and not for the burst", func(limit qos.Limit, bytes int) {
+				limited(qos.Limits{Ingress: &limit, Egress: &limit})
+				Expect(b.queue(vethName)).To(BeEquivalentTo(bytes))
+				Expect(b.queue(ifbName)).To(BeEquivalentTo(bytes))
+			},
+				Entry("1 Gbit/s", *mbit(1000), 3_125_000),
+				Entry("10 Mbit/s, less than a GSO packet in 25 ms", *mbit(10), 80<<10),
+				Entry("10 Mbit/s, with a burst that no GSO packet fits into", qos.Limit{RateBits: 10e6, BurstBits: 8 * 1514}, 31_250),
+				Entry("1 Mbit/s, with a burst of 10,000 bytes", qos.Limit{RateBits: 1e6, BurstBits: 8 * 10_000}, 10_000),
+				Entry("a peak rate that allows less", qos.Limit{RateBits: 1e6, BurstBits: qos.DefaultBurst, PeakRateBits: 2e6}, 6_250+1514))
 
 			It("makes no kernel call when nothing changed, and no write in a resync", func() {
 				limited(qos.Limits{Ingress: mbit(20), Egress: &qos.Limit{RateBits: 1e9, BurstBits: 1e6, PeakRateBits: 2e9}})
@@ -90,10 +103,16 @@ var _ = Describe("Syncer", func() {
 			It("changes limits in place", func() {
 				limited(qos.Limits{Ingress: mbit(20), Egress: mbit(30)})
 				index := b.index(ifbName)
-				limited(qos.Limits{Ingress: mbit(2), Egress: mbit(3)})
+				b.resetWrites()
+				limited(qos.Limits{Ingress: mbit(200), Egress: mbit(300)})
+				for _, write := range b.writes() {
+					Expect(write.Op).To(BeElementOf(mocks.OpQdiscChange, mocks.OpQdiscReplace))
+				}
 				Expect(b.index(ifbName)).To(Equal(index))
-				Expect(b.rate(vethName)).To(BeEquivalentTo(2e6))
-				Expect(b.rate(ifbName)).To(BeEquivalentTo(3e6))
+				for iface, bits := range map[string]uint64{vethName: 200e6, ifbName: 300e6} {
+					Expect(b.rate(iface)).To(Equal(bits))
+					Expect(b.queue(iface)).To(Equal(queueFor(bits)))
+				}
 			})
 
 			It("leaves nothing behind when limits are cleared", func() {
@@ -201,8 +220,14 @@ var _ = Describe("Syncer", func() {
 					"ingress qdisc deleted": func() {
 						Expect(b.outside.QdiscDel(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: b.index(vethName), Parent: netlink.HANDLE_INGRESS}})).To(Succeed())
 					},
-					"TBFs changed":    func() { b.setRoot(vethName, 0x10000, 1e6); b.setRoot(ifbName, 0xca110000, 1e6) },
-					"filters deleted": func() { b.deletePriority(vethName, 0xca11) },
+					"TBFs changed":          func() { b.setRoot(vethName, 0x10000, 1e6); b.setRoot(ifbName, 0xca110000, 1e6) },
+					"filters deleted":       func() { b.deletePriority(vethName, 0xca11) },
+					"queue deleted":         func() { Expect(b.outside.QdiscDel(b.observe().ByName(ifbName).Queue)).To(Succeed()) },
+					"queue of another kind": func() { b.setQueue(ifbName, 0x70000, "pfifo") },
+					"TBF and queue of another": func() {
+						b.setRoot(ifbName, 0x10000, 1e6)
+						b.setQueue(ifbName, 0x70000, "pfifo")
+					},
 				}
 				for vandal, act := range vandals {
 					By(vandal)
@@ -215,6 +240,8 @@ var _ = Describe("Syncer", func() {
 					Expect(got.ByName(ifbName).Up).To(BeTrue())
 					Expect(got.ByName(ifbName).Root.(*netlink.Tbf).Rate).To(Equal(want.ByName(ifbName).Root.(*netlink.Tbf).Rate))
 					Expect(got.ByName(vethName).Root.(*netlink.Tbf).Rate).To(Equal(want.ByName(vethName).Root.(*netlink.Tbf).Rate))
+					Expect(b.queue(vethName)).To(Equal(queueFor(20e6)))
+					Expect(b.queue(ifbName)).To(Equal(queueFor(30e6)))
 				}
 				limited(qos.Limits{})
 				Expect(b.ifbs()).To(BeEmpty())

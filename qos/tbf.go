@@ -19,6 +19,12 @@ const (
 	// length and the MTU does not (qdisc_pkt_len).
 	frameHeader = 14
 
+	// largestPacket is how much a GSO packet counts for at most: 64 KiB, and a header
+	// for each segment (qdisc_pkt_len_init), for which a quarter more is enough with
+	// segments of 264 bytes or more. A queue that cannot hold it never passes it, however
+	// full the bucket.
+	largestPacket = 80 << 10
+
 	// ticksPerSecond converts a duration to psched ticks.
 	ticksPerSecond = uint64(time.Second / rtnl.PschedTick)
 
@@ -33,13 +39,17 @@ const (
 // shaper is a TBF's parameters, with what had to be raised to make it work.
 type shaper struct {
 	netlink.Tbf // without LinkIndex, Handle and Parent
+	// queue is the length in bytes of the queue that packets wait in.
+	queue uint32
 	// raisedBurst and raisedMinburst: less than one frame was asked for.
 	raisedBurst, raisedMinburst bool
 }
 
-// newShaper works out a TBF for a device of that MTU, in the way of iproute2: the
-// queue holds what passes in the latency, plus one full bucket, at the rate or at
-// the peak rate, whichever is less. The bucket is
+// newShaper works out a TBF for a device of that MTU, in the way of iproute2: its
+// limit is what passes in the latency, plus one full bucket, at the rate or at
+// the peak rate, whichever is less. It makes tc show the latency as it was asked
+// for, but as the length of a queue it would be that latency only for as long as
+// the bucket is full; see setQueue. The bucket is
 // sent as its transmit time, a 32-bit number of ticks; where that saturates
 // (275 s, with the default burst below 16 Mbit/s) the bucket is what passes in that
 // time.
@@ -53,7 +63,9 @@ func newShaper(limit Limit, mtu int) shaper {
 	}
 	s.Rate = rate
 	s.Buffer, burst = bucket(rate, burst)
-	s.Limit = saturate(rate/uint64(time.Second/latency) + burst)
+	waiting := rate / uint64(time.Second/latency)
+	s.Limit = saturate(waiting + burst)
+	s.queue = saturate(max(waiting, min(burst, largestPacket)))
 	if limit.PeakRateBits == 0 {
 		return s
 	}
@@ -67,7 +79,21 @@ func newShaper(limit Limit, mtu int) shaper {
 	_, minburst = bucket(s.Peakrate, minburst)
 	s.Minburst = saturate(minburst)
 	s.Limit = min(s.Limit, saturate(s.Peakrate/uint64(time.Second/latency)+minburst))
+	s.queue = min(s.queue, s.Limit)
 	return s
+}
+
+// inPlaceOf returns the TBF as which one of the interface is to go on, with its
+// handle. One that is not ours keeps the kernel's own queue, since there is no
+// way to put that back, and the limit as which it is given that queue's length makes
+// tc show the limit instead of the latency.
+func (s shaper) inPlaceOf(have *netlink.Tbf) *netlink.Tbf {
+	tbf := s.Tbf
+	tbf.QdiscAttrs = netlink.QdiscAttrs{LinkIndex: have.LinkIndex, Parent: netlink.HANDLE_ROOT, Handle: have.Handle}
+	if !isOurRoot(have) {
+		tbf.Limit = s.queue
+	}
+	return &tbf
 }
 
 // bucket returns the time that size bytes take at rate bytes/s, rounded up to

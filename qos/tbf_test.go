@@ -72,6 +72,10 @@ func TestShaperHoldsItsPromises(t *testing.T) {
 		if s.Limit < math.MaxUint32 && math.Abs(milliseconds-25) > 2*oneByte {
 			t.Fatalf("latency %.3f ms", milliseconds)
 		}
+		if queue := uint64(s.queue); queue > uint64(s.Limit) || queue < min(frame, uint64(s.Limit)) ||
+			queue > max(s.Rate/40, largestPacket) || limit.PeakRateBits == 0 && queue < s.Rate/40 && s.queue < math.MaxUint32 {
+			t.Fatalf("queue of %d bytes", queue)
+		}
 		if s.raisedBurst != (limit.BurstBits/8 < frame) {
 			t.Fatal("raising a burst is not said")
 		}

@@ -17,10 +17,24 @@ import (
 // include/net/pkt_sched.h makes it 64 ns, as /proc/net/psched says too.
 const PschedTick = 64 * time.Nanosecond
 
-// QdiscList dumps the qdiscs of all links; the kernel's dump knows nothing
-// narrower. Types tbf, ingress and clsact come as the library's types, all
-// others as *netlink.GenericQdisc, each with Statistics where the kernel sends
-// them.
+// Bfifo is a queue of limited length, such as a TBF has below it
+// (kind "bfifo", tc-bfifo(8)).
+type Bfifo struct {
+	netlink.QdiscAttrs
+	Limit uint32 // bytes, counted as the kernel counts a packet's length
+}
+
+// Attrs implements netlink.Qdisc.
+func (b *Bfifo) Attrs() *netlink.QdiscAttrs { return &b.QdiscAttrs }
+
+// Type implements netlink.Qdisc.
+func (b *Bfifo) Type() string { return "bfifo" }
+
+// QdiscList dumps the qdiscs of all links, a link's root before what is below it;
+// the kernel's dump knows nothing narrower. Types tbf, ingress and clsact come as
+// the library's types, bfifo as *Bfifo, all others as *netlink.GenericQdisc, each
+// with Statistics where the kernel sends them. The queue that the kernel itself
+// puts below a TBF is not listed.
 //
 // The kernel does not dump TCA_TBF_PBURST, so a *netlink.Tbf's Minburst is worked
 // out from TCA_TBF_PARMS: bytes, exact to one PschedTick at the peak rate. An
@@ -60,17 +74,26 @@ func (h *Handle) QdiscAdd(qdisc netlink.Qdisc) error {
 //
 // Of a *netlink.Tbf, Rate and Peakrate are bytes per second, Limit and Minburst
 // bytes, Buffer is in PschedTicks. Minburst must be set where Peakrate is.
+//
+// Of a *Bfifo, Parent may be a TBF's class, such as ca11:1. ENOENT: there is no such
+// TBF.
 func (h *Handle) QdiscReplace(qdisc netlink.Qdisc) error {
 	return h.write("replace qdisc", qdiscObject(qdisc), func() error {
-		if tbf, ok := qdisc.(*netlink.Tbf); ok {
-			return h.newTBF(tbf, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+		const flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+		switch qdisc := qdisc.(type) {
+		case *netlink.Tbf:
+			return h.newTBF(qdisc, flags)
+		case *Bfifo:
+			// struct tc_fifo_qopt is one number.
+			return h.newQdisc(qdisc, nl.NewRtAttr(nl.TCA_OPTIONS, nl.Uint32Attr(qdisc.Limit)), flags)
 		}
 		return h.nl.QdiscReplace(qdisc)
 	})
 }
 
 // QdiscChange changes a *netlink.Tbf in place, and never creates one: ENOENT where
-// its place has none of that handle. EINVAL: it is of another kind.
+// its place has none of that handle. EINVAL: it is of another kind. If the queue
+// below it is a *Bfifo, or the kernel's own, its Limit becomes the TBF's.
 func (h *Handle) QdiscChange(tbf *netlink.Tbf) error {
 	return h.write("change qdisc", qdiscObject(tbf), func() error { return h.newTBF(tbf, unix.NLM_F_REPLACE) })
 }
@@ -141,14 +164,20 @@ func (h *Handle) newTBF(tbf *netlink.Tbf, flags int) error {
 		options.AddRtAttr(nl.TCA_TBF_PRATE64, nl.Uint64Attr(tbf.Peakrate))
 	}
 
+	return h.newQdisc(tbf, options, flags)
+}
+
+// newQdisc sends a qdisc with the options of its kind.
+func (h *Handle) newQdisc(qdisc netlink.Qdisc, options *nl.RtAttr, flags int) error {
+	attrs := qdisc.Attrs()
 	req := nl.NewNetlinkRequest(unix.RTM_NEWQDISC, flags|unix.NLM_F_ACK)
 	req.AddData(&nl.TcMsg{
 		Family:  nl.FAMILY_ALL,
-		Ifindex: int32(tbf.LinkIndex),
-		Handle:  tbf.Handle,
-		Parent:  tbf.Parent,
+		Ifindex: int32(attrs.LinkIndex),
+		Handle:  attrs.Handle,
+		Parent:  attrs.Parent,
 	})
-	req.AddData(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(tbf.Type())))
+	req.AddData(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(qdisc.Type())))
 	req.AddData(options)
 	return h.execute(req)
 }
@@ -192,6 +221,12 @@ func parseQdisc(message []byte) (netlink.Qdisc, error) {
 	case "tbf":
 		tbf := &netlink.Tbf{QdiscAttrs: base}
 		return tbf, parseTBF(tbf, options)
+	case "bfifo":
+		bfifo := &Bfifo{QdiscAttrs: base}
+		if len(options) >= 4 {
+			bfifo.Limit = binary.NativeEndian.Uint32(options)
+		}
+		return bfifo, nil
 	case "ingress":
 		return &netlink.Ingress{QdiscAttrs: base}, nil
 	case "clsact":

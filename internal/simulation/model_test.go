@@ -34,7 +34,7 @@ func (w *world) expected() facts {
 		f.add("link %s exists (ifindex %d)", name, index)
 	}
 	for _, name := range []string{"eth0", pluginIFB} {
-		f.add("root of %s: tbf 1: 777000/1000000/99999/0/0", name)
+		f.add("root of %s: tbf 1: 777000/1000000/99999/0/0 queue 99999", name)
 	}
 	f.add("route 0.0.0.0/0 eth0 protocol 4")
 	f.add("route 10.99.0.0/16 eth0 protocol 12")
@@ -52,11 +52,11 @@ func (w *world) expectPod(f facts, p *pod) {
 	ingress, egress := w.wanted(p.name)
 	switch {
 	case p.foreignRoot && ingress != nil:
-		f.add("root of %s: tbf any handle %s", p.name, ingress.tbf(p.mtu))
+		f.add("root of %s: tbf any handle %s", p.name, ingress.shaping(p.mtu))
 	case p.foreignRoot && p.rootWasBorrowed:
 		f.add("root of %s: as it may be", p.name)
 	case p.foreignRoot:
-		f.add("root of %s: tbf 1: 777000/1000000/99999/0/0", p.name)
+		f.add("root of %s: tbf 1: 777000/1000000/99999/0/0 queue 99999", p.name)
 	case ingress != nil:
 		f.add("root of %s: tbf ca11: %s", p.name, ingress.tbf(p.mtu))
 	}
@@ -96,19 +96,40 @@ func (p *pod) running() bool { return p.hostUp && p.peerUp }
 
 func isWorkload(name string) bool { return strings.HasPrefix(name, "cali") }
 
-// tbf says what a limit makes of a TBF: rate and peak rate in bytes a second, buffer in
-// ticks of 64 ns, limit and minburst in bytes. What passes in 25 ms may wait, at the
-// lower of the two rates.
+// tbf says what a limit makes of a TBF of ours: rate and peak rate in bytes a second,
+// buffer in ticks of 64 ns, limit and minburst in bytes. What passes in 25 ms may
+// wait, at the lower of the two rates, with a whole burst to tc. The queue has room for
+// one GSO packet of that burst only.
 func (l *limit) tbf(mtu int) string {
+	limit, queue := l.sizes(mtu)
+	return l.tbfWith(mtu, limit, queue)
+}
+
+// shaping says what a limit makes of any TBF: what it does, however it is put together.
+func (l *limit) shaping(mtu int) string {
+	_, queue := l.sizes(mtu)
+	return l.tbfWith(mtu, queue, queue)
+}
+
+func (l *limit) sizes(mtu int) (limit, queue uint64) {
+	frame := uint64(mtu + 14)
+	rate, burst := l.rate/8, max(l.burst/8, frame)
+	limit = rate/40 + burst
+	if l.peak > 0 {
+		limit = min(limit, l.peak/8/40+max(l.minburst, frame))
+	}
+	return limit, min(limit, max(rate/40, min(burst, 81_920)))
+}
+
+func (l *limit) tbfWith(mtu int, limit, queue uint64) string {
 	frame := uint64(mtu + 14)
 	rate, burst := l.rate/8, max(l.burst/8, frame)
 	buffer := (burst*15_625_000 + rate - 1) / rate
-	queue, minburst := rate/40+burst, uint64(0)
+	minburst := uint64(0)
 	if l.peak > 0 {
 		minburst = max(l.minburst, frame)
-		queue = min(queue, l.peak/8/40+minburst)
 	}
-	return fmt.Sprintf("%d/%d/%d/%d/%d", rate, buffer, queue, l.peak/8, minburst)
+	return fmt.Sprintf("%d/%d/%d/%d/%d queue %d", rate, buffer, limit, l.peak/8, minburst, queue)
 }
 
 func (w *world) sysctls(name string, e endpoint) map[string]string {
@@ -242,6 +263,12 @@ func (w *world) actualFilters(f facts, name string, index int, names map[int]str
 func (w *world) actualQdiscs(f facts, names map[int]string) {
 	qdiscs, err := w.outside.QdiscList()
 	w.must(err)
+	queues := map[int]uint32{}
+	for _, q := range qdiscs {
+		if queue, ok := q.(*rtnl.Bfifo); ok {
+			queues[queue.LinkIndex] = queue.Limit
+		}
+	}
 	for _, q := range qdiscs {
 		name, handle := names[q.Attrs().LinkIndex], q.Attrs().Handle>>16
 		p := w.pods[name]
@@ -249,15 +276,24 @@ func (w *world) actualQdiscs(f facts, names map[int]string) {
 		case *netlink.Ingress, *netlink.Clsact:
 			f.add("hook of %s: %s", name, q.Type())
 		case *netlink.Tbf:
-			text := fmt.Sprintf("%d/%d/%d/%d/%d", q.Rate, q.Buffer, q.Limit, q.Peakrate, q.Minburst)
+			queue, ok := queues[q.LinkIndex]
+			if !ok {
+				queue = q.Limit // the kernel's own
+			}
+			text := fmt.Sprintf("%d/%d/%d/%d/%d queue %d", q.Rate, q.Buffer, q.Limit, q.Peakrate, q.Minburst, queue)
 			ingress, _ := w.wanted(name)
 			switch {
 			case p != nil && p.foreignRoot && ingress != nil:
+				text = fmt.Sprintf("%d/%d/%d/%d/%d queue %d", q.Rate, q.Buffer, queue, q.Peakrate, q.Minburst, queue)
 				f.add("root of %s: tbf any handle %s", name, text)
 			case p != nil && p.foreignRoot && p.rootWasBorrowed:
 				f.add("root of %s: as it may be", name)
 			default:
 				f.add("root of %s: tbf %x: %s", name, handle, text)
+			}
+		case *rtnl.Bfifo:
+			if q.Parent != netlink.MakeHandle(0xca11, 1) || q.Handle != netlink.MakeHandle(0xca12, 0) {
+				f.add("queue of %s: %x below %x", name, q.Handle, q.Parent)
 			}
 		default:
 			if handle != 0 {

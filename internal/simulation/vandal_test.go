@@ -36,6 +36,9 @@ var vandals = []struct {
 		tbf.Handle = netlink.MakeHandle(0xca11, 0)
 		_ = w.outside.QdiscReplace(tbf)
 	}},
+	{"deletes the queue of the IFB of %s", func(w *world, _ *pod, ifb int) { _ = w.outside.QdiscDel(queueOfOurs(ifb, 0)) }},
+	{"shortens the queue of the IFB of %s", func(w *world, _ *pod, ifb int) { _ = w.outside.QdiscReplace(queueOfOurs(ifb, 1)) }},
+	{"shortens the queue of %s", func(w *world, p *pod, _ int) { _ = w.outside.QdiscReplace(queueOfOurs(p.index, 1)) }},
 	{"puts the IFB of %s into the reaper's link group", func(w *world, _ *pod, ifb int) { _ = w.outside.LinkSetGroup(ref(ifb), 0x6d616e78) }},
 	{"puts ifb0 (not %s) into that group, too", func(w *world, _ *pod, _ int) {
 		w.must(w.outside.LinkSetGroup(ref(w.indexOf("ifb0")), 0x6d616e78))
@@ -113,4 +116,12 @@ func flushRoutes(w *world, index int) {
 		}))
 	}
 	w.outside.RouteBatch(ops)
+}
+
+// queueOfOurs is what we put below a TBF of ours.
+func queueOfOurs(index int, length uint32) *rtnl.Bfifo {
+	return &rtnl.Bfifo{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.MakeHandle(0xca11, 1), Handle: netlink.MakeHandle(0xca12, 0)},
+		Limit:      length,
+	}
 }
