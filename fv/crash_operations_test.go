@@ -43,7 +43,7 @@ func limitOperations() []operation {
 			begin:     func(s *scene) { s.startPod(annotatedWith30, at30) },
 			act:       func(s *scene) { s.pods[0].Publish(annotatedWith20) },
 			done:      func(s *scene) error { return s.served(at20) },
-			always:    func(s *scene) error { return s.limitedToOneOf(at30, at20) },
+			always:    func(s *scene) error { return s.limitedToOneOf(at30, at20, changing(at30), changing(at20)) },
 		},
 		{
 			name:      "clearing a limit",
@@ -321,6 +321,13 @@ func (s *scene) nothingLeft() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// changing are the limits in the middle of a change.
+func changing(limits infra.Limits) infra.Limits {
+	ingress, egress := *limits.Ingress, *limits.Egress
+	ingress.Changing, egress.Changing = true, true
+	return infra.Limits{Ingress: &ingress, Egress: &egress}
 }
 
 // limitedToOneOf returns nil where each direction of the first pod has one of these

@@ -60,6 +60,8 @@ func (v *vandal) deeds() []deed {
 	return []deed{
 		{"root qdisc of a veth deleted", onVeth(v.deleteRoot)},
 		{"root qdisc of a veth changed", onVeth(v.changeRoot)},
+		{"queue of a veth changed", onVeth(v.changeQueue)},
+		{"queue of a veth deleted", onVeth(v.deleteQueue)},
 		{"ingress qdisc deleted", onVeth(v.deleteHook)},
 		{"ingress qdisc replaced by a clsact", onVeth(v.replaceHook)},
 		{"filters deleted", onVeth(v.deleteFilters)},
@@ -67,6 +69,8 @@ func (v *vandal) deeds() []deed {
 		{"group of a veth changed", onVeth(v.changeGroup)},
 		{"root qdisc of an IFB deleted", onIFB(v.deleteRoot)},
 		{"root qdisc of an IFB changed", onIFB(v.changeRoot)},
+		{"queue of an IFB changed", onIFB(v.changeQueue)},
+		{"queue of an IFB deleted", onIFB(v.deleteQueue)},
 		{"IFB deleted", onIFB(v.rt.LinkDel)},
 		{"IFB set down", onIFB(v.rt.LinkSetDown)},
 		{"MTU of an IFB changed", onIFB(func(link netlink.Link) error { return v.rt.LinkSetMTU(link, 1300) })},
@@ -109,6 +113,23 @@ func (v *vandal) changeRoot(link netlink.Link) error {
 		}
 	}
 	return unix.ENOENT
+}
+
+// changeQueue changes the queue of a TBF of the agent's, and deleteQueue deletes it, so
+// that nothing passes.
+func (v *vandal) changeQueue(link netlink.Link) error {
+	return v.rt.QdiscReplace(queueOf(link, 1+v.rand.Uint32N(1<<20)))
+}
+
+func (v *vandal) deleteQueue(link netlink.Link) error { return v.rt.QdiscDel(queueOf(link, 0)) }
+
+func queueOf(link netlink.Link, length uint32) *rtnl.Bfifo {
+	return &rtnl.Bfifo{
+		QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: link.Attrs().Index, Parent: netlink.MakeHandle(0xca11, 1), Handle: netlink.MakeHandle(0xca12, 0),
+		},
+		Limit: length,
+	}
 }
 
 func (v *vandal) deleteHook(link netlink.Link) error {

@@ -126,7 +126,7 @@ func countAndContinue(counts *ebpf.Map) asm.Instructions {
 
 // Foreign describes, one object a line and sorted, all links, qdiscs, classes and
 // filters of the node but the agent's own (its IFBs and what is on them, filters
-// that redirect to them, TBFs with handle ca11:, ingress qdiscs without another's
+// that redirect to them, TBFs with handle ca11: and their queues, ingress qdiscs without another's
 // filter). Two equal descriptions mean that nothing foreign was touched, not even
 // replaced by an equal object under another handle.
 func (n *Node) Foreign() []string {
@@ -180,7 +180,7 @@ func (n *Node) foreignOn(link netlink.Link, names map[int]string) []string {
 	Expect(err).NotTo(HaveOccurred())
 	for _, qdisc := range qdiscs {
 		a := qdisc.Attrs()
-		ours := a.Handle>>16 == ourMajor || qdisc.Type() == "ingress" && foreignFilters == 0
+		ours := a.Handle>>16 == ourMajor || a.Parent>>16 == ourMajor || qdisc.Type() == "ingress" && foreignFilters == 0
 		if a.LinkIndex == attrs.Index && a.Handle != 0 && !ours {
 			lines = append(lines, fmt.Sprintf("qdisc on %s: %s %s", attrs.Name, qdisc.Type(), settings(qdisc)))
 		}

@@ -30,6 +30,9 @@ type Limit struct {
 	RateBits  uint64
 	BurstBits uint64 // zero means DefaultBurstBits
 	PeakBits  uint64 // zero means none
+	// Changing is whether the limit is between the two writes of a change: the kernel has
+	// made the queue as long as the TBF's limit, and the agent not yet shorter.
+	Changing bool
 }
 
 // Limits are what a workload should be limited to; nil directions are not
@@ -47,10 +50,17 @@ func TBF(ifindex int, parent, handle uint32, rateBits, burstBytes uint64) *netli
 	}
 }
 
+// Shaper is a TBF with the length in bytes of its queue: the kernel's own, or a bfifo
+// below it.
+type Shaper struct {
+	*netlink.Tbf
+	Queue uint32
+}
+
 // Shaping is what the kernel says about one host-side veth's limits.
 type Shaping struct {
 	// Ingress is the veth's root TBF, Egress the IFB's; nil without one.
-	Ingress, Egress *netlink.Tbf
+	Ingress, Egress *Shaper
 	// Hook is the kind of the qdisc at the veth's ingress: "", "ingress" or "clsact".
 	Hook string
 	// Redirects are the names of the devices that filters at the hook redirect to.
@@ -86,20 +96,35 @@ func (k *Kernel) Shaping(veth string) (Shaping, error) {
 	}
 	for _, qdisc := range qdiscs {
 		attrs := qdisc.Attrs()
-		tbf, isTBF := qdisc.(*netlink.Tbf)
 		switch {
 		case index != 0 && attrs.LinkIndex == index && attrs.Parent == netlink.HANDLE_INGRESS:
 			s.Hook = qdisc.Type()
-		case isTBF && index != 0 && attrs.LinkIndex == index && attrs.Parent == netlink.HANDLE_ROOT:
-			s.Ingress = tbf
-		case isTBF && s.IFB != nil && attrs.LinkIndex == s.IFB.Index && attrs.Parent == netlink.HANDLE_ROOT:
-			s.Egress = tbf
+		case index != 0 && attrs.LinkIndex == index:
+			s.Ingress = s.Ingress.with(qdisc)
+		case s.IFB != nil && attrs.LinkIndex == s.IFB.Index:
+			s.Egress = s.Egress.with(qdisc)
 		}
 	}
 	if s.Hook != "" {
 		s.Redirects, err = k.redirects(index, names)
 	}
 	return s, err
+}
+
+// with takes in another of an interface's qdiscs, of which the kernel lists the root
+// first.
+func (s *Shaper) with(qdisc netlink.Qdisc) *Shaper {
+	switch qdisc := qdisc.(type) {
+	case *netlink.Tbf:
+		if qdisc.Parent == netlink.HANDLE_ROOT {
+			return &Shaper{Tbf: qdisc, Queue: qdisc.Limit}
+		}
+	case *rtnl.Bfifo:
+		if s != nil && qdisc.Parent == s.Handle|1 {
+			s.Queue = qdisc.Limit
+		}
+	}
+	return s
 }
 
 func (k *Kernel) redirects(index int, names map[int]string) ([]string, error) {
@@ -136,7 +161,7 @@ func (k *Kernel) CheckLimits(pod *Pod, want Limits) error {
 	for _, direction := range []struct {
 		name string
 		want *Limit
-		got  *netlink.Tbf
+		got  *Shaper
 	}{{"ingress", want.Ingress, got.Ingress}, {"egress", want.Egress, got.Egress}} {
 		if diff := compare(direction.want, direction.got, got.MTU); diff != "" {
 			complain("%s %s", direction.name, diff)
@@ -231,7 +256,7 @@ func (k *Kernel) CheckNoRoutes(pod *Pod) error {
 }
 
 // compare returns what differs, "" for nothing.
-func compare(want *Limit, got *netlink.Tbf, mtu int) string {
+func compare(want *Limit, got *Shaper, mtu int) string {
 	switch {
 	case want == nil && got == nil:
 		return ""
@@ -245,8 +270,8 @@ func compare(want *Limit, got *netlink.Tbf, mtu int) string {
 	if got.Rate != want.RateBits/8 {
 		diffs = append(diffs, fmt.Sprintf("rate is %d bit/s, not %d", got.Rate*8, want.RateBits))
 	}
-	if !near(burstBytes(got), burst, got.Rate) {
-		diffs = append(diffs, fmt.Sprintf("burst is %d bytes, not %d", burstBytes(got), burst))
+	if !near(burstBytes(got.Tbf), burst, got.Rate) {
+		diffs = append(diffs, fmt.Sprintf("burst is %d bytes, not %d", burstBytes(got.Tbf), burst))
 	}
 	if got.Peakrate != want.PeakBits/8 {
 		diffs = append(diffs, fmt.Sprintf("peakrate is %d bit/s, not %d", got.Peakrate*8, want.PeakBits))
@@ -256,11 +281,22 @@ func compare(want *Limit, got *netlink.Tbf, mtu int) string {
 	if want.PeakBits != 0 {
 		limit = min(limit, queued(want.PeakBits/8)+uint64(mtu)+ethernetHeader)
 	}
-	if !near(uint64(got.Limit), limit, got.Rate) {
+	queue := min(limit, max(queued(want.RateBits/8), min(burst, largestPacket)))
+	if want.Changing {
+		queue = limit
+	}
+	if !near(uint64(got.Queue), queue, got.Rate) {
+		diffs = append(diffs, fmt.Sprintf("queue is of %d bytes, not %d, which is 25 ms at the rate, or one large packet", got.Queue, queue))
+	}
+	if got.Handle>>16 == ourMajor && !near(uint64(got.Limit), limit, got.Rate) {
 		diffs = append(diffs, fmt.Sprintf("limit is %d bytes, not %d, which is 25 ms at the rate plus the burst", got.Limit, limit))
 	}
 	return strings.Join(diffs, ", ")
 }
+
+// largestPacket is room for a packet of 64 KiB that is still to be cut into segments,
+// with the header of each.
+const largestPacket = 80 << 10
 
 // ethernetHeader is the length of what precedes a packet of MTU size.
 const ethernetHeader = 14
@@ -289,12 +325,12 @@ func near(a, b, rate uint64) bool {
 
 // String shows it like tc does.
 func (s Shaping) String() string {
-	tbf := func(t *netlink.Tbf) string {
+	tbf := func(t *Shaper) string {
 		if t == nil {
 			return "none"
 		}
-		return fmt.Sprintf("tbf %s rate %d bit/s burst %d B peakrate %d bit/s limit %d B",
-			netlink.HandleStr(t.Handle), t.Rate*8, burstBytes(t), t.Peakrate*8, t.Limit)
+		return fmt.Sprintf("tbf %s rate %d bit/s burst %d B peakrate %d bit/s limit %d B queue %d B",
+			netlink.HandleStr(t.Handle), t.Rate*8, burstBytes(t.Tbf), t.Peakrate*8, t.Limit, t.Queue)
 	}
 	ifb := "none"
 	if s.IFB != nil {

@@ -116,7 +116,7 @@ func (v *View) lookElsewhere(kernel qos.ReadKernel) error {
 		switch qdisc.Type() {
 		case "clsact":
 			parent = netlink.HANDLE_MIN_EGRESS
-		case "ingress", "tbf": // seen already; has none
+		case "ingress", "tbf", "bfifo": // seen already; have none
 			continue
 		}
 		iface := v.Interfaces[attrs.LinkIndex]
