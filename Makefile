@@ -12,8 +12,7 @@
 GO       ?= go
 BIN      := bin
 UNIT     := $(shell $(GO) list ./... 2>/dev/null | grep -v '/fv')
-# fv/traffic is a campaign: make traffic.
-FV       := $(shell $(GO) list ./fv/... 2>/dev/null | grep -v '/traffic')
+FV       := $(shell $(GO) list ./fv/... 2>/dev/null)
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10m
 CHECKS   ?= 20000

@@ -75,14 +75,22 @@ var _ = Describe("the meters", func() {
 		pod.RouteFromHost()
 	})
 
+	setTBF := func(ifindex int) {
+		GinkgoHelper()
+		Expect(node.RT.QdiscReplace(infra.TBF(ifindex, netlink.HANDLE_ROOT, netlink.MakeHandle(0xca11, 0), rate, burst))).To(Succeed())
+		Expect(node.RT.QdiscReplace(&rtnl.Bfifo{
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex, Parent: netlink.MakeHandle(0xca11, 1), Handle: netlink.MakeHandle(0xca12, 0)},
+			Limit:      max(rate/8/40, burst),
+		})).To(Succeed())
+	}
 	shapeIngress := func() {
 		GinkgoHelper()
-		Expect(node.RT.QdiscReplace(infra.TBF(pod.Index, netlink.HANDLE_ROOT, netlink.MakeHandle(0xca11, 0), rate, burst))).To(Succeed())
+		setTBF(pod.Index)
 	}
 	shapeEgress := func() (ifb *netlink.Ifb, filter netlink.Filter) {
 		GinkgoHelper()
 		ifb = node.AddIFB(pod.IFB())
-		Expect(node.RT.QdiscReplace(infra.TBF(ifb.Index, netlink.HANDLE_ROOT, netlink.MakeHandle(0xca11, 0), rate, burst))).To(Succeed())
+		setTBF(ifb.Index)
 		Expect(node.RT.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 			LinkIndex: pod.Index, Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0),
 		}})).To(Succeed())
@@ -119,7 +127,7 @@ var _ = Describe("the meters", func() {
 		failures := InterceptGomegaFailures(func() { infra.ExpectTCP(node.NS, pod.NS, pod.IPv4, rate) })
 		Expect(failures).NotTo(BeEmpty())
 		shape(rate * 4 / 5)
-		Expect(infra.MeasureTCP(node.NS, pod.NS, pod.IPv4, rate/20)).To(BeNumerically("<", rate*9/10))
+		Expect(infra.MeasureTCP(node.NS, pod.NS, pod.IPv4, infra.Burst{Bytes: rate / 20})).To(BeNumerically("<", rate*9/10))
 	})
 
 	It("read back what was set", func() {
@@ -130,6 +138,8 @@ var _ = Describe("the meters", func() {
 		wrong := &infra.Limit{RateBits: rate, BurstBits: burst*8 + 800}
 		Expect(node.CheckLimits(pod, infra.Limits{Ingress: wrong, Egress: limit})).To(MatchError(ContainSubstring("bytes, not 65636")))
 		Expect(node.CheckLimits(pod, infra.Limits{})).NotTo(Succeed())
+		Expect(node.RT.QdiscReplace(infra.TBF(pod.Index, netlink.HANDLE_ROOT, netlink.MakeHandle(0xca11, 0), rate, burst))).To(Succeed())
+		Expect(node.CheckLimits(pod, infra.Limits{Ingress: limit, Egress: limit})).To(MatchError(ContainSubstring("queue is of")))
 		Expect(node.CheckIFBs(pod)).To(Succeed())
 		Expect(node.CheckIFBs()).To(MatchError(ContainSubstring("1 orphans: [" + pod.IFB() + "]")))
 		Expect(node.CheckUnshaped(pod)).NotTo(Succeed())

@@ -1,6 +1,7 @@
 package infra
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -25,7 +26,7 @@ const tcpWindow = 1500 * time.Millisecond
 func ExpectTCP(from, to *rtnl.Namespace, dst netip.Addr, limit uint64) {
 	GinkgoHelper()
 	for attempt := 1; ; attempt++ {
-		got := MeasureTCP(from, to, dst, limit/20)
+		got := MeasureTCP(from, to, dst, Burst{Bytes: limit / 20})
 		AddReportEntry("to "+dst.String(), fmt.Sprintf("%.2f of %.2f Mbit/s", got/1e6, float64(limit)/1e6))
 		Expect(got).To(BeNumerically("<=", float64(limit)*1.1), "to %s", dst)
 		if got >= float64(limit)*0.9 {
@@ -35,12 +36,41 @@ func ExpectTCP(from, to *rtnl.Namespace, dst netip.Addr, limit uint64) {
 	}
 }
 
+// Burst is what passes before a limit shows.
+type Burst struct {
+	// Bytes is its size, as the shaper counts it, and Refill by how many bytes a second it
+	// grows meanwhile.
+	Bytes, Refill uint64
+	// Overhead is how many bytes the shaper counts for one of payload; zero means one.
+	Overhead float64
+	// Settling is how long to wait after it.
+	Settling time.Duration
+}
+
+// Spend waits until a flow that starts now has spent the burst and settled. It does not
+// wait for longer than ten seconds for a path that is too slow to spend it. The function
+// says how much payload has arrived.
+func (b Burst) Spend(received func() uint64) {
+	GinkgoHelper()
+	const patience = 10 * time.Second
+	// Not all that a sender has sent arrives.
+	const nearly = 0.99
+	start := time.Now()
+	spent := func() float64 {
+		return float64(received())*cmp.Or(b.Overhead, 1) - time.Since(start).Seconds()*float64(b.Refill)
+	}
+	for time.Since(start) < patience && spent() < nearly*float64(b.Bytes) {
+		time.Sleep(time.Millisecond)
+	}
+	Expect(received()).To(BeNumerically(">=", min(b.Bytes, 1)), "while the burst passes")
+	time.Sleep(b.Settling)
+}
+
 // MeasureTCP sends one TCP stream from one namespace to an address in another and
 // returns the sustained rate in payload bits per second at which the kernel receives
-// it in order, once skip bytes (the burst, and what the overshoot after it takes to
-// recover) have arrived. The kernel's own count is used, so that this process may
-// stall without the rate seeming to change.
-func MeasureTCP(from, to *rtnl.Namespace, dst netip.Addr, skip uint64) float64 {
+// it in order, once the burst has passed. The kernel's own count is used, so that this
+// process may stall without the rate seeming to change.
+func MeasureTCP(from, to *rtnl.Namespace, dst netip.Addr, burst Burst) float64 {
 	GinkgoHelper()
 	var listener *net.TCPListener
 	Expect(to.Do(func() (err error) {
@@ -72,8 +102,7 @@ func MeasureTCP(from, to *rtnl.Namespace, dst netip.Addr, skip uint64) float64 {
 	go func() { _, _ = io.Copy(io.Discard, receiver) }() // ends when the receiver is closed
 
 	received := func() uint64 { return receivedBytes(receiver) }
-	Eventually(received).WithTimeout(time.Minute).WithPolling(5*time.Millisecond).
-		Should(BeNumerically(">=", skip), "while the burst passes")
+	burst.Spend(received)
 	start, first := time.Now(), received()
 	time.Sleep(tcpWindow)
 	bytes := received() - first

@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
+	"github.com/manx-dataplane/manx/fv/infra"
 	"github.com/manx-dataplane/manx/rtnl"
 )
 
@@ -32,10 +33,10 @@ const (
 
 // overload is a flow of UDP packets, each with the time it was sent.
 type overload struct {
-	payload int     // bytes in a packet
-	offered float64 // payload bits per second; zero means as fast as it can
-	skip    uint64  // bytes to let pass, as fast as they can, before what is offered counts
-	batched bool    // many packets a system call
+	payload int         // bytes in a packet
+	offered float64     // payload bits per second; zero means as fast as it can
+	burst   infra.Burst // to let pass, as fast as it can, before what is offered counts
+	batched bool        // many packets a system call, also afterwards
 
 	sender, receiver *net.UDPConn
 	base             time.Time
@@ -67,17 +68,15 @@ func (o *overload) run(from, to *rtnl.Namespace, dst netip.Addr) measured {
 	})).To(Succeed())
 	set(o.receiver, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer)
 	set(o.sender, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketBuffer)
-	if o.batched {
-		set(o.receiver, unix.SOL_UDP, unix.UDP_GRO, 1)
-		set(o.sender, unix.SOL_UDP, unix.UDP_SEGMENT, o.payload)
-	}
+	set(o.receiver, unix.SOL_UDP, unix.UDP_GRO, 1)
+	set(o.sender, unix.SOL_UDP, unix.UDP_SEGMENT, o.payload)
 	o.base = time.Now()
 	var group sync.WaitGroup
 	stop := make(chan struct{})
 	group.Go(func() { o.send(stop) })
 	group.Go(o.receive)
 
-	Eventually(o.received.Load).WithTimeout(time.Minute).WithPolling(time.Millisecond).Should(BeNumerically(">", o.skip))
+	o.burst.Spend(o.received.Load)
 	o.paced.Store(true)
 	time.Sleep(settling)
 	o.measuring.Store(true)
@@ -100,10 +99,7 @@ func (o *overload) run(from, to *rtnl.Namespace, dst netip.Addr) measured {
 
 // send keeps to the schedule over time: after a stall it catches up.
 func (o *overload) send(stop <-chan struct{}) {
-	size := o.payload
-	if o.batched {
-		size = min(segments, 65000/o.payload) * o.payload
-	}
+	size := min(segments, 65000/o.payload) * o.payload
 	packet := make([]byte, size)
 	var start time.Time
 	bits := 0.0
@@ -116,6 +112,9 @@ func (o *overload) send(stop <-chan struct{}) {
 		if o.offered > 0 && o.paced.Load() {
 			if start.IsZero() {
 				start = time.Now()
+				if !o.batched {
+					size = o.payload
+				}
 			}
 			due := start.Add(time.Duration(bits / o.offered * float64(time.Second)))
 			if wait := time.Until(due); wait > 0 {
@@ -127,7 +126,7 @@ func (o *overload) send(stop <-chan struct{}) {
 		for at := 0; at < size; at += o.payload {
 			binary.BigEndian.PutUint64(packet[at:], stamp)
 		}
-		_, _ = o.sender.Write(packet) // ENOBUFS is the shaper's drop, told to a local sender
+		_, _ = o.sender.Write(packet[:size]) // ENOBUFS is the shaper's drop, told to a local sender
 	}
 }
 

@@ -31,10 +31,11 @@ Written by ` + "`make traffic`" + `, on %s, kernel %s, %d CPUs.
 *wire* is the rate of whole frames, which is what a shaper counts (payload, headers and 14 bytes of Ethernet), as a
 percentage of the limit; *payload* is what an application sees of it. Each figure is of 1.5 s after the burst was
 spent. UDP is sent at 1.5 times the limit, and *delay* is how long its packets took, median and 99th percentile.
-Each packet of an overloaded shaper waits for up to its queue's length: 25 ms and the time that the burst takes at the
-limit, since the burst counts in the queue's size (tc-tbf(8), "limit"). So it is about 25 ms where the burst is one
-frame, 35 ms where it is 10 ms, and with the default burst of 4 Gibit it grows for as long as somebody sends more than
-the limit: give a burst where that matters.
+
+A packet of an overloaded shaper waits for as long as the queue takes to pass, which is 25 ms at the limit. The queue has
+room for one packet of 64 KiB, though, as TCP hands them over before they are cut into segments: where the burst lets such
+a packet pass and 25 ms are less than it (below 26 Mbit/s), the queue is 80 KiB long, which takes 65 ms at 10 Mbit/s and
+655 ms at 1 Mbit/s. A small burst makes it 25 ms there, too, at TCP's expense.
 `
 
 // String writes it in Markdown.

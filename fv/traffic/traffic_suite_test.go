@@ -11,13 +11,13 @@ import (
 	"github.com/manx-dataplane/manx/fv/infra"
 )
 
+// campaign is whether to measure everything.
+var campaign = os.Getenv("MANX_TRAFFIC") == "1"
+
 // suite is set before any spec runs.
 var suite *infra.Suite
 
 func TestTraffic(t *testing.T) {
-	if os.Getenv("MANX_TRAFFIC") != "1" {
-		t.Skip("SKIPPED: it measures for minutes; MANX_TRAFFIC=1 (make traffic) runs it")
-	}
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "traffic")
 	goleak.VerifyNone(t, goleak.IgnoreAnyFunction(
