@@ -9,6 +9,9 @@
 //	pod ── veth ─ ingress qdisc ─ u32 ─ mirred redirect ─▶ IFB "bwcali…" ─ TBF ─▶ host
 //	pod ◀─ veth ─ TBF ◀── host
 //
+// Packets that have to wait for tokens do so in a bfifo below the TBF, for 25 ms at
+// most, or as long as one GSO packet takes.
+//
 // [Syncer] holds the desired [Limits] of each interface that an endpoint claims
 // and makes the kernel agree in [Syncer.Apply]. What exists is read in bulk
 // ([Observe]), then kept up to date by the Syncer's own writes and by interface
@@ -22,7 +25,7 @@
 //   - devices of kind ifb whose name starts with [IFBPrefix];
 //   - filters that redirect to such a device, and filters that carry our mark, the
 //     class ID ca11:1, which tells them when their device is gone;
-//   - TBFs with handle major ca11;
+//   - TBFs with handle major ca11, and what is below them;
 //   - an ingress qdisc, never a clsact qdisc, which our filter was the last to
 //     leave, or which is empty while its interface's IFB exists: the IFB is made
 //     before the ingress qdisc and deleted after it, and so is its witness. A Syncer
@@ -31,7 +34,8 @@
 // All else is other programs' and is left as it is, with one exception: where we
 // have an ingress limit to set, a root TBF of any handle is changed in place,
 // which loses no packet, and any other root qdisc is replaced. A TBF that was
-// changed in place keeps its handle; when our limit goes it gets its former
+// changed in place keeps its handle, and its own queue, whose length is then the TBF's
+// limit; when our limit goes it gets its former
 // parameters back, or is removed where Config.RemoveExternal says that we alone
 // shape.
 //

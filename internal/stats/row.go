@@ -59,9 +59,11 @@ type Shaping struct {
 	RateBits     uint64 `json:"rateBitsPerSecond"`
 	BurstBytes   uint64 `json:"burstBytes"`
 	PeakRateBits uint64 `json:"peakRateBitsPerSecond,omitempty"`
-	// LatencySeconds is how long a packet waits at most before others are dropped,
-	// as tc shows it: (limit - burst) / rate.
-	LatencySeconds float64 `json:"latencySeconds"`
+	// QueueBytes is how much may wait, and LatencySeconds how long that takes to pass at
+	// the rate: the wait of a packet under overload, once the burst is spent. (What tc
+	// shows as "lat" of a TBF is less by the time of its burst.) Zero: not known.
+	QueueBytes     uint64  `json:"queueBytes,omitempty"`
+	LatencySeconds float64 `json:"latencySeconds,omitempty"`
 }
 
 // Selection says which workloads to show.
@@ -143,14 +145,14 @@ func (c *collector) sorted() []Row {
 // interface on the host sends.
 func (c *collector) rows(iface *qos.Interface) []Row {
 	ingress := Row{Interface: iface.Name, Index: iface.Index, Direction: Ingress, Device: iface.Name}
-	ingress.read(iface.Root)
+	ingress.read(iface)
 	egress := Row{Interface: iface.Name, Index: iface.Index, Direction: Egress, Device: iface.Name}
 	redirect := firstRedirect(iface)
 	if redirect != nil {
 		egress.Device = ""
 		if target := c.snapshot.Interfaces[redirect.Target]; target != nil {
 			egress.Device = target.Name
-			egress.read(target.Root)
+			egress.read(target)
 		}
 	}
 	if stats := c.counters[iface.Index]; stats != nil {
@@ -178,8 +180,9 @@ func firstRedirect(iface *qos.Interface) *qos.Filter {
 	return first
 }
 
-// read takes a root qdisc's counters and parameters.
-func (r *Row) read(root netlink.Qdisc) {
+// read takes the counters and parameters of the root qdisc of the device that shapes.
+func (r *Row) read(device *qos.Interface) {
+	root := device.Root
 	if root == nil {
 		return
 	}
@@ -190,11 +193,13 @@ func (r *Row) read(root netlink.Qdisc) {
 		r.BacklogBytes, r.BacklogPackets = stats.Queue.Backlog, stats.Queue.Qlen
 	}
 	if tbf, ok := root.(*netlink.Tbf); ok {
-		r.Shaping = newShaping(tbf)
+		r.Shaping = newShaping(tbf, device.Queue)
 	}
 }
 
-func newShaping(tbf *netlink.Tbf) *Shaping {
+// newShaping describes a TBF with the qdisc below it; nil means the kernel's own, which is
+// as long as the TBF's limit. How much may wait in one that is no bfifo is not known.
+func newShaping(tbf *netlink.Tbf, queue netlink.Qdisc) *Shaping {
 	shaping := &Shaping{RateBits: tbf.Rate * 8, PeakRateBits: tbf.Peakrate * 8}
 	hi, lo := bits.Mul64(tbf.Rate, uint64(tbf.Buffer)*uint64(rtnl.PschedTick))
 	if hi < uint64(time.Second) {
@@ -205,12 +210,14 @@ func newShaping(tbf *netlink.Tbf) *Shaping {
 		}
 		shaping.BurstBytes = quotient
 	}
-	if limit := uint64(tbf.Limit); tbf.Rate > 0 && limit > shaping.BurstBytes {
-		shaping.LatencySeconds = float64(limit-shaping.BurstBytes) / float64(tbf.Rate)
+	switch queue := queue.(type) {
+	case nil:
+		shaping.QueueBytes = uint64(tbf.Limit)
+	case *rtnl.Bfifo:
+		shaping.QueueBytes = uint64(queue.Limit)
 	}
-	if limit := uint64(tbf.Limit); tbf.Peakrate > 0 && limit > uint64(tbf.Minburst) {
-		atPeak := float64(limit-uint64(tbf.Minburst)) / float64(tbf.Peakrate)
-		shaping.LatencySeconds = max(shaping.LatencySeconds, atPeak)
+	if tbf.Rate > 0 {
+		shaping.LatencySeconds = float64(shaping.QueueBytes) / float64(tbf.Rate)
 	}
 	return shaping
 }

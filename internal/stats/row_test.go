@@ -4,16 +4,25 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/manx-dataplane/manx/rtnl"
 )
 
-// As tc prints it: the larger of the waits at the rate and at the peak rate.
-func TestLatencyCountsThePeakRate(t *testing.T) {
-	const rate, peak = 50_000_000 / 8, 60_000_000 / 8 // bytes a second
-	shaping := newShaping(&netlink.Tbf{
-		Rate: rate, Buffer: 1 << 31, Peakrate: peak, Minburst: 1514,
-		Limit: peak*25/1000 + 1514,
-	})
-	if shaping.LatencySeconds != 0.025 {
-		t.Errorf("latency %v s, want 0.025", shaping.LatencySeconds)
+// TestLatencyIsThatOfTheWholeQueue: of the one that packets wait in.
+func TestLatencyIsThatOfTheWholeQueue(t *testing.T) {
+	const rate, burst = 10_000_000 / 8, 1 << 20 // bytes a second, bytes
+	tbf := &netlink.Tbf{Rate: rate, Buffer: netlink.Xmittime(rate, burst), Limit: rate*25/1000 + burst}
+	for _, c := range []struct {
+		name  string
+		queue netlink.Qdisc
+		want  float64
+	}{
+		{"the kernel's own", nil, 0.025 + float64(burst)/rate},
+		{"ours", &rtnl.Bfifo{Limit: rate * 25 / 1000}, 0.025},
+		{"one of which nothing is known", &netlink.GenericQdisc{QdiscType: "fq_codel"}, 0},
+	} {
+		if got := newShaping(tbf, c.queue).LatencySeconds; got != c.want {
+			t.Errorf("%s: latency %v s, want %v", c.name, got, c.want)
+		}
 	}
 }

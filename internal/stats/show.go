@@ -124,7 +124,9 @@ func (r Row) cells() []any {
 	case r.Shaping != nil:
 		rate = cli.BitRate(r.Shaping.RateBits)
 		burst = cli.Bytes(r.Shaping.BurstBytes)
-		latency = cli.Duration(time.Duration(r.Shaping.LatencySeconds * float64(time.Second)))
+		if r.Shaping.QueueBytes > 0 {
+			latency = cli.Duration(time.Duration(r.Shaping.LatencySeconds * float64(time.Second)))
+		}
 	case r.limited():
 		rate = "unknown"
 	}

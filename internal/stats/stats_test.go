@@ -60,7 +60,7 @@ var _ = Describe("On a node", func() {
 		Expect(ingress.Direction).To(Equal(stats.Ingress))
 		Expect(ingress.Device).To(Equal(veth))
 		Expect(ingress.Packets - before[0].Packets).To(BeNumerically(">=", 10))
-		Expect(*ingress.Shaping).To(Equal(stats.Shaping{RateBits: 10e6, BurstBytes: 1 << 20, LatencySeconds: 0.025}))
+		Expect(*ingress.Shaping).To(Equal(shaping(10e6)))
 
 		Expect(egress.Interface).To(Equal(veth))
 		Expect(egress.Index).To(Equal(host))
@@ -69,7 +69,7 @@ var _ = Describe("On a node", func() {
 		Expect(egress.Packets - before[1].Packets).To(BeNumerically(">=", 20))
 		Expect(egress.Bytes - before[1].Bytes).To(BeNumerically(">=", 20_000))
 		Expect(egress.Qdisc).To(Equal("tbf"))
-		Expect(*egress.Shaping).To(Equal(stats.Shaping{RateBits: 30e6, BurstBytes: 1 << 20, LatencySeconds: 0.025}))
+		Expect(*egress.Shaping).To(Equal(shaping(30e6)))
 	})
 
 	It("counts the packets that waited and those that were dropped", func() {
@@ -155,8 +155,8 @@ var _ = Describe("The binary", func() {
 		const size = `[\d.]+ (?:B|KiB)`
 		Expect(result.Stdout).To(MatchRegexp(`\A` +
 			`INTERFACE +DIRECTION +RATE +BURST +LATENCY +BYTES +PACKETS +DROPS +OVERLIMITS +BACKLOG +COUNTED ON\n` +
-			veth + ` +ingress +10 Mbit/s +1 MiB +25ms +` + size + ` +\d+ +0 +\d+ +` + size + ` +` + veth + ` \(tbf\)\n` +
-			veth + ` +egress +30 Mbit/s +1 MiB +25ms +` + size + ` +\d+ +0 +\d+ +` + size + ` +bwcali6514ff3bb \(tbf\)\n\z`))
+			veth + ` +ingress +10 Mbit/s +1 MiB +864ms +` + size + ` +\d+ +0 +\d+ +` + size + ` +` + veth + ` \(tbf\)\n` +
+			veth + ` +egress +30 Mbit/s +1 MiB +305ms +` + size + ` +\d+ +0 +\d+ +` + size + ` +bwcali6514ff3bb \(tbf\)\n\z`))
 	})
 
 	It("prints JSON in base units", func() {
@@ -169,7 +169,8 @@ var _ = Describe("The binary", func() {
 		Expect(rows[1]).To(HaveKeyWithValue("device", "bwcali6514ff3bb"))
 		Expect(rows[1]).To(HaveKeyWithValue("direction", "egress"))
 		Expect(rows[1]["shaping"]).To(HaveKeyWithValue("rateBitsPerSecond", 30e6))
-		Expect(rows[1]["shaping"]).To(HaveKeyWithValue("latencySeconds", 0.025))
+		Expect(rows[1]["shaping"]).To(HaveKeyWithValue("latencySeconds", shaping(30e6).LatencySeconds))
+		Expect(rows[1]["shaping"]).To(HaveKeyWithValue("queueBytes", 93_750.0+1<<20))
 	})
 
 	DescribeTable("exits with 2 where it cannot look",
@@ -183,3 +184,10 @@ var _ = Describe("The binary", func() {
 		Entry("because names and --all contradict each other", "--all", veth, "--all"),
 	)
 })
+
+// shaping is that of a TBF as Felix makes it, with a burst of 1 MiB.
+func shaping(rate uint64) stats.Shaping {
+	const burst = 1 << 20
+	queue := rate/8/40 + burst
+	return stats.Shaping{RateBits: rate, BurstBytes: burst, QueueBytes: queue, LatencySeconds: float64(queue) / float64(rate/8)}
+}
