@@ -118,12 +118,15 @@ var operations = map[string]func(*differ){
 		if d.coin("pfifo") {
 			q = &netlink.GenericQdisc{QdiscAttrs: *q.Attrs(), QdiscType: "pfifo"}
 		}
-		remove := rapid.IntRange(0, 2).Draw(d.t, "remove") == 0
-		d.both(fmt.Sprintf("queue %s remove %v", qdiscString(q), remove), func(w world) error {
-			if remove {
-				return w.QdiscDel(q)
+		verb := oneOf(d, "verb", "replace", "replace", "add", "delete")
+		d.both(fmt.Sprintf("%s queue %s", verb, qdiscString(q)), func(w world) error {
+			switch verb {
+			case "add":
+				return w.QdiscAdd(q)
+			case "replace":
+				return w.QdiscReplace(q)
 			}
-			return w.QdiscReplace(q)
+			return w.QdiscDel(q)
 		})
 	},
 	"ingress qdisc": func(d *differ) {

@@ -108,12 +108,22 @@ var _ = Describe("Coexistence", func() {
 			a.SetLimits(vethName, qos.Limits{Ingress: mbit(30)})
 			a.settle()
 			Expect(b.rate(vethName)).To(BeEquivalentTo(30e6))
+
+			By("looking again: nothing to do")
+			b.resetWrites()
+			before := b.observe()
+			a.QueueResync()
+			a.settle()
+			Expect(b.writes()).To(BeEmpty())
+			Expect(b.observe()).To(Equal(before))
+
 			a.SetLimits(vethName, qos.Limits{})
 			a.settle()
 			Expect(b.rate(vethName)).To(BeEquivalentTo(7e6))
+			Expect(b.queue(vethName)).To(BeEquivalentTo(1 << 20))
 		})
 
-		It("leaves the queue alone that another program put below its own TBF", func() {
+		It("replaces no queue that another program put below its own TBF", func() {
 			b.setRoot(vethName, 0x10000, 7e6)
 			b.setQueue(vethName, 0x70000, "pfifo")
 			before := b.observe().ByName(vethName)
@@ -154,6 +164,10 @@ var _ = Describe("Coexistence", func() {
 			a.settle()
 			Expect(b.index(ifbName)).To(Equal(ifb.Index))
 			Expect(b.rate(ifbName)).To(BeEquivalentTo(30e6))
+			Expect(b.queue(ifbName)).To(Equal(queueFor(30e6)))
+			root := b.observe().ByName(ifbName).Root.(*netlink.Tbf)
+			Expect(root.Handle).To(BeEquivalentTo(0x10000), "changed in place")
+			Expect(root.Limit).To(BeEquivalentTo(30e6/8/40+512<<20))
 			veth := b.observe().ByName(vethName)
 			Expect(veth.Filters).To(HaveLen(1))
 			Expect(veth.Filters[0].Marked).To(BeTrue())

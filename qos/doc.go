@@ -34,10 +34,10 @@
 // All else is other programs' and is left as it is, with one exception: where we
 // have an ingress limit to set, a root TBF of any handle is changed in place,
 // which loses no packet, and any other root qdisc is replaced. A TBF that was
-// changed in place keeps its handle, and its own queue, whose length is then the TBF's
-// limit; when our limit goes it gets its former
-// parameters back, or is removed where Config.RemoveExternal says that we alone
-// shape.
+// changed in place keeps its handle and its queue, whose length its limit is then.
+// When our limit goes it gets its former parameters back, or is removed where
+// Config.RemoveExternal says that we alone shape. (The kernel gives the limit, with
+// any change of it, to a fifo that somebody has put below the TBF.)
 //
 // Where the CNI bandwidth plugin redirects a veth's traffic to its own IFB
 // ("bwp…") and we have an egress limit to set, our filter goes in front of the

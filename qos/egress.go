@@ -14,7 +14,7 @@ import (
 // syncEgress makes an IFB shape what comes from the workload. The order of
 // operations loses no packet and leaves no moment without the limit:
 //
-//	set:   IFB → TBF on it → up → ingress qdisc → filter (which switches over)
+//	set:   IFB → TBF on it, its queue → up → ingress qdisc → filter (which switches over)
 //	clear: filter → ingress qdisc → IFB
 //	fresh: clear; wait until the IFB is gone; set
 //
@@ -110,7 +110,7 @@ func (s *Syncer) setUpShaper(veth, ifb *Interface, limit Limit) (kind string, er
 		}
 		ifb.MTU = veth.MTU
 	}
-	if kind, err := s.shape(ifb, limit, veth.MTU); err != nil {
+	if kind, err := s.shape(ifb, limit, veth); err != nil {
 		return kind, err
 	}
 	if !ifb.Up {

@@ -20,7 +20,7 @@ func (s *Syncer) syncIngress(veth *Interface, limit *Limit) error {
 		return nil
 	}
 	s.borrow(veth, *limit)
-	return s.unlessLacking(s.shape(veth, *limit, veth.MTU))
+	return s.unlessLacking(s.shape(veth, *limit, veth))
 }
 
 // borrow remembers the parameters of a TBF that is not ours and about to be
@@ -28,7 +28,7 @@ func (s *Syncer) syncIngress(veth *Interface, limit *Limit) error {
 func (s *Syncer) borrow(veth *Interface, limit Limit) {
 	root, ok := veth.Root.(*netlink.Tbf)
 	if !ok || isOurRoot(root) || s.memory.borrowed[veth.Index] != nil ||
-		sameShaping(root, newShaper(limit, veth.MTU).inPlaceOf(root)) {
+		sameShaping(root, newShaper(limit, veth).inPlaceOf(root, false)) {
 		return
 	}
 	s.memory.borrowed[veth.Index] = root
@@ -59,68 +59,74 @@ func (s *Syncer) clearIngress(veth *Interface) error {
 	return nil
 }
 
-// shape makes the interface enforce the limit on what it sends. With an error it says
-// what kind of object the kernel refused to create, if it was that.
-func (s *Syncer) shape(iface *Interface, limit Limit, mtu int) (kind string, err error) {
-	want := newShaper(limit, mtu)
-	if err := s.setTBF(iface, limit, want); err != nil {
+// shape makes a device, the veth itself or its IFB, enforce a veth's limit on what it
+// sends. With an error it says what kind of object the kernel refused to create, if it
+// was that.
+func (s *Syncer) shape(device *Interface, limit Limit, veth *Interface) (kind string, err error) {
+	want := newShaper(limit, veth)
+	if err := s.setTBF(device, limit, want); err != nil {
 		return "tbf", err
 	}
-	if !isOurRoot(iface.Root) {
+	if !device.ownsRoot() {
 		return "", nil
 	}
-	return "", s.setQueue(iface, want.queue)
+	return "", s.setQueue(device, want.queue)
 }
 
-// setTBF makes the interface's root qdisc a TBF for the limit: a TBF is changed in
-// place, with its handle, so that no packet is lost; all else, and what others put on
-// an IFB of ours, is replaced by one with our handle. One that has gone since it was seen is not created anew under its
-// handle: nobody could tell then that it is ours.
-func (s *Syncer) setTBF(iface *Interface, limit Limit, want shaper) error {
-	ours := want.Tbf
-	ours.QdiscAttrs = netlink.QdiscAttrs{LinkIndex: iface.Index, Parent: netlink.HANDLE_ROOT, Handle: tbfHandle}
-	if have, isTBF := iface.Root.(*netlink.Tbf); isTBF && (isOurRoot(have) || !iface.IsShaper()) {
-		changed := want.inPlaceOf(have)
+// setTBF makes the device's root qdisc a TBF for the limit: a TBF is changed in place,
+// with its handle, so that no packet is lost; all else is replaced by one with our
+// handle. One that has gone since it was seen is not created anew under its handle:
+// nobody could tell then that it is ours.
+func (s *Syncer) setTBF(device *Interface, limit Limit, want shaper) error {
+	have, isTBF := device.Root.(*netlink.Tbf)
+	if isTBF {
+		changed := want.inPlaceOf(have, device.ownsRoot())
 		if sameShaping(have, changed) {
 			return nil
 		}
-		s.sayRaised(iface, limit, want)
+		s.sayRaised(device, limit, want)
 		err := s.kernel.QdiscChange(changed)
 		if err == nil {
-			iface.changed(changed)
+			device.changed(changed)
 			return nil
 		}
 		if !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("change TBF: %w", err)
 		}
 	}
-	s.sayRaised(iface, limit, want)
-	if err := s.kernel.QdiscReplace(&ours); err != nil {
+	s.sayRaised(device, limit, want)
+	want.QdiscAttrs = netlink.QdiscAttrs{LinkIndex: device.Index, Parent: netlink.HANDLE_ROOT, Handle: tbfHandle}
+	if err := s.kernel.QdiscReplace(&want.Tbf); err != nil {
 		return fmt.Errorf("set TBF: %w", err)
 	}
-	iface.Root, iface.Queue = &ours, nil
+	device.Root, device.Queue = &want.Tbf, nil
 	return nil
 }
+
+// ownsRoot reports whether the root qdisc is ours: by its handle, or as that of a device
+// of ours.
+func (i *Interface) ownsRoot() bool { return isOurRoot(i.Root) || i.IsShaper() }
 
 // setQueue puts a queue of that many bytes below our TBF. The kernel's own, which is
 // as long as the TBF's limit, has room for a whole bucket: once that is spent, whoever
 // sends more than the rate fills it, and packets wait not for the latency but for
 // burst/rate longer, which is minutes with the default burst.
 //
+// Without a handle, the kernel changes a queue that is a bfifo, and replaces any other.
 // The queue goes with its TBF and is never deleted alone: a TBF whose queue is deleted
 // passes nothing.
-func (s *Syncer) setQueue(iface *Interface, length uint32) error {
-	if have, ok := iface.Queue.(*rtnl.Bfifo); ok && have.Handle == queueHandle && have.Limit == length {
+func (s *Syncer) setQueue(device *Interface, length uint32) error {
+	if have, isBfifo := device.Queue.(*rtnl.Bfifo); isBfifo && have.Limit == length {
 		return nil
 	}
 	want := &rtnl.Bfifo{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: iface.Index, Parent: tbfHandle | 1, Handle: queueHandle},
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: device.Index, Parent: device.Root.Attrs().Handle | 1},
 		Limit:      length,
 	}
 	if err := s.kernel.QdiscReplace(want); err != nil {
 		return fmt.Errorf("set queue of TBF: %w", err)
 	}
-	iface.Queue = want
+	device.Queue = want
 	return nil
 }
 

@@ -53,14 +53,12 @@ type ReaperKernel interface {
 // alphabet.
 const (
 	handleMajor    = 0xca11
-	queueMajor     = 0xca12
 	filterPriority = 0xca11
 )
 
 var (
-	tbfHandle   = netlink.MakeHandle(handleMajor, 0)
-	queueHandle = netlink.MakeHandle(queueMajor, 0)
-	filterMark  = netlink.MakeHandle(handleMajor, 1)
+	tbfHandle  = netlink.MakeHandle(handleMajor, 0)
+	filterMark = netlink.MakeHandle(handleMajor, 1)
 	// foreignRoot is the root handle that Felix and the CNI bandwidth plugin use.
 	foreignRoot = netlink.MakeHandle(1, 0)
 	// hookHandle is the handle of an ingress or clsact qdisc (TC_H_INGRESS).

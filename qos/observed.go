@@ -26,8 +26,11 @@ type Interface struct {
 	Index int
 	Kind  string // such as "veth" or "ifb"
 	MTU   int    // bytes
-	Up    bool   // IFF_UP
-	Group int    // link group (IFLA_GROUP)
+	// GSOMaxSize is the largest packet in bytes that the kernel leaves whole for the
+	// device to cut; zero where the kernel does not say.
+	GSOMaxSize int
+	Up         bool // IFF_UP
+	Group      int  // link group (IFLA_GROUP)
 
 	// Root is the root qdisc; nil where the kernel dumps none.
 	Root netlink.Qdisc
@@ -221,12 +224,13 @@ func listFilters(kernel ReadKernel, ifindex int) ([]Filter, error) {
 func newInterface(link netlink.Link) *Interface {
 	attrs := link.Attrs()
 	return &Interface{
-		Name:  attrs.Name,
-		Index: attrs.Index,
-		Kind:  link.Type(),
-		MTU:   attrs.MTU,
-		Up:    attrs.Flags&net.FlagUp != 0 || attrs.RawFlags&unix.IFF_UP != 0,
-		Group: int(attrs.Group),
+		Name:       attrs.Name,
+		Index:      attrs.Index,
+		Kind:       link.Type(),
+		MTU:        attrs.MTU,
+		GSOMaxSize: int(max(attrs.GSOMaxSize, attrs.GSOIPv4MaxSize)),
+		Up:         attrs.Flags&net.FlagUp != 0 || attrs.RawFlags&unix.IFF_UP != 0,
+		Group:      int(attrs.Group),
 	}
 }
 

@@ -195,6 +195,24 @@ var _ = Describe("Odd states", func() {
 		Expect(strings.Join(a.log.all(), "")).NotTo(ContainSubstring("lacks"))
 	})
 
+	It("has room in the queue for the packets of an interface with BIG TCP", func() {
+		b := newReal()
+		b.addPod(vethName)
+		const size = 200_000
+		Expect(b.ns.Do(func() error {
+			veth, err := netlink.LinkByName(vethName)
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetGSOMaxSize(veth, size)
+		})).To(Succeed())
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Ingress: mbit(10), Egress: mbit(10)})
+		a.settle()
+		Expect(b.queue(vethName)).To(BeEquivalentTo(size * 5 / 4))
+		Expect(b.queue(ifbName)).To(BeEquivalentTo(size * 5 / 4))
+	})
+
 	It("follows an interface that moves into another namespace and back", func() {
 		b := newReal()
 		b.addPod(vethName)

@@ -45,6 +45,12 @@ func TestWhatWasSetIsLeftAlone(t *testing.T) {
 			link.Name, link.MTU = fmt.Sprintf("cali%d", n), drawEdgy(t, "mtu", 68, 65535)
 			check(t, h.LinkAdd(link))
 			check(t, h.LinkSetUp(link))
+			if n%2 == 0 { // taken over
+				check(t, h.QdiscReplace(&netlink.Tbf{
+					QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Index, Parent: netlink.HANDLE_ROOT, Handle: 1 << 16},
+					Rate:       1_000_000, Buffer: 1_000_000, Limit: 100_000,
+				}))
+			}
 			limits[link.Name] = qos.Limits{Ingress: drawLimit(t), Egress: drawLimit(t)}
 		}
 		newSyncer := func() *qos.Syncer {
@@ -54,6 +60,7 @@ func TestWhatWasSetIsLeftAlone(t *testing.T) {
 			}
 			return s
 		}
+		writes = nil
 		s := newSyncer()
 		check(t, s.Apply())
 		if len(writes) < 7*pods {

@@ -115,8 +115,8 @@ func (b *backend) guard() {
 				continue
 			}
 			target := snapshot.Interfaces[filter.Target]
-			if _, shapes := target.Root.(*netlink.Tbf); !target.Up || !shapes {
-				panic("redirected to a device that does not shape")
+			if _, shapes := target.Root.(*netlink.Tbf); !target.Up || !shapes || target.Queue == nil {
+				panic("redirected to a device that does not shape, or with the kernel's queue")
 			}
 		}
 		return nil
@@ -376,7 +376,6 @@ func (b *backend) queue(iface string) uint32 {
 		}
 		return 0
 	case *rtnl.Bfifo:
-		Expect(netlink.HandleStr(queue.Handle)).To(Equal("ca12:0"))
 		return queue.Limit
 	default:
 		Fail(fmt.Sprintf("%s has a queue of kind %s", iface, queue.Type()))

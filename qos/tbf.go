@@ -19,11 +19,9 @@ const (
 	// length and the MTU does not (qdisc_pkt_len).
 	frameHeader = 14
 
-	// largestPacket is how much a GSO packet counts for at most: 64 KiB, and a header
-	// for each segment (qdisc_pkt_len_init), for which a quarter more is enough with
-	// segments of 264 bytes or more. A queue that cannot hold it never passes it, however
-	// full the bucket.
-	largestPacket = 80 << 10
+	// gsoMaxSize is the largest packet that is handed to a device to be cut into segments
+	// there, unless the device has a larger one set (GSO_LEGACY_MAX_SIZE).
+	gsoMaxSize = 64 << 10
 
 	// ticksPerSecond converts a duration to psched ticks.
 	ticksPerSecond = uint64(time.Second / rtnl.PschedTick)
@@ -45,16 +43,17 @@ type shaper struct {
 	raisedBurst, raisedMinburst bool
 }
 
-// newShaper works out a TBF for a device of that MTU, in the way of iproute2: its
-// limit is what passes in the latency, plus one full bucket, at the rate or at
-// the peak rate, whichever is less. It makes tc show the latency as it was asked
-// for, but as the length of a queue it would be that latency only for as long as
-// the bucket is full; see setQueue. The bucket is
-// sent as its transmit time, a 32-bit number of ticks; where that saturates
-// (275 s, with the default burst below 16 Mbit/s) the bucket is what passes in that
-// time.
-func newShaper(limit Limit, mtu int) shaper {
-	frame := uint64(mtu) + frameHeader
+// newShaper works out a TBF for what a veth sends or receives, in the way of iproute2:
+// its limit is what passes in the latency, plus one full bucket, at the rate or at the
+// peak rate, whichever is less. It makes tc show the latency as it was asked for. As the
+// length of a queue it would be that latency only while the bucket is full; see
+// setQueue.
+//
+// The bucket is sent as its transmit time, a 32-bit number of ticks; where that
+// saturates (275 s, with the default burst below 16 Mbit/s) the bucket is what passes
+// in that time.
+func newShaper(limit Limit, veth *Interface) shaper {
+	frame := uint64(veth.MTU) + frameHeader
 	rate := limit.RateBits / 8
 	burst := limit.BurstBits / 8
 	var s shaper
@@ -65,32 +64,39 @@ func newShaper(limit Limit, mtu int) shaper {
 	s.Buffer, burst = bucket(rate, burst)
 	waiting := rate / uint64(time.Second/latency)
 	s.Limit = saturate(waiting + burst)
-	s.queue = saturate(max(waiting, min(burst, largestPacket)))
-	if limit.PeakRateBits == 0 {
-		return s
+	whole := burst // what the TBF lets pass without cutting it
+	if limit.PeakRateBits > 0 {
+		// Rounded up, so that it stays above the rate, which is rounded down.
+		s.Peakrate = (limit.PeakRateBits + 7) / 8
+		minburst := uint64(limit.MinBurstBytes)
+		if minburst < frame {
+			s.raisedMinburst = minburst != 0
+			minburst = frame
+		}
+		_, minburst = bucket(s.Peakrate, minburst)
+		s.Minburst = saturate(minburst)
+		s.Limit = min(s.Limit, saturate(s.Peakrate/uint64(time.Second/latency)+minburst))
+		whole = min(whole, minburst)
 	}
-	// Rounded up, so that it stays above the rate, which is rounded down.
-	s.Peakrate = (limit.PeakRateBits + 7) / 8
-	minburst := uint64(limit.MinBurstBytes)
-	if minburst < frame {
-		s.raisedMinburst = minburst != 0
-		minburst = frame
-	}
-	_, minburst = bucket(s.Peakrate, minburst)
-	s.Minburst = saturate(minburst)
-	s.Limit = min(s.Limit, saturate(s.Peakrate/uint64(time.Second/latency)+minburst))
-	s.queue = min(s.queue, s.Limit)
+	s.queue = saturate(max(waiting, min(whole, veth.largestPacket())))
 	return s
 }
 
-// inPlaceOf returns the TBF as which one of the interface is to go on, with its
-// handle. One that is not ours keeps the kernel's own queue, since there is no
-// way to put that back, and the limit as which it is given that queue's length makes
-// tc show the limit instead of the latency.
-func (s shaper) inPlaceOf(have *netlink.Tbf) *netlink.Tbf {
+// largestPacket is how many bytes a GSO packet counts for at most: the kernel adds a
+// header for each segment (qdisc_pkt_len_init), for which a quarter more is enough
+// with segments of 350 bytes or more. A queue that cannot hold a packet never passes
+// it, however full the bucket.
+func (i *Interface) largestPacket() uint64 {
+	return max(gsoMaxSize, uint64(i.GSOMaxSize)) * 5 / 4
+}
+
+// inPlaceOf returns the TBF as which one that is there is to go on, with its handle. One
+// of another program keeps the kernel's own queue, since there is no way to put that
+// back, and its limit is the length of that: tc then shows no latency, or too little.
+func (s shaper) inPlaceOf(have *netlink.Tbf, ours bool) *netlink.Tbf {
 	tbf := s.Tbf
 	tbf.QdiscAttrs = netlink.QdiscAttrs{LinkIndex: have.LinkIndex, Parent: netlink.HANDLE_ROOT, Handle: have.Handle}
-	if !isOurRoot(have) {
+	if !ours {
 		tbf.Limit = s.queue
 	}
 	return &tbf

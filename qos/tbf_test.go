@@ -34,7 +34,8 @@ func TestShaperHoldsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := drawLimit(t)
 		mtu := rapid.IntRange(68, 9216).Draw(t, "mtu")
-		s := newShaper(limit, mtu)
+		veth := &Interface{MTU: mtu, GSOMaxSize: rapid.SampledFrom([]int{0, 65_536, 185_000}).Draw(t, "gso_max_size")}
+		s := newShaper(limit, veth)
 		frame := uint64(mtu + 14)
 
 		if s.Rate != limit.RateBits/8 {
@@ -72,9 +73,13 @@ func TestShaperHoldsItsPromises(t *testing.T) {
 		if s.Limit < math.MaxUint32 && math.Abs(milliseconds-25) > 2*oneByte {
 			t.Fatalf("latency %.3f ms", milliseconds)
 		}
-		if queue := uint64(s.queue); queue > uint64(s.Limit) || queue < min(frame, uint64(s.Limit)) ||
-			queue > max(s.Rate/40, largestPacket) || limit.PeakRateBits == 0 && queue < s.Rate/40 && s.queue < math.MaxUint32 {
-			t.Fatalf("queue of %d bytes", queue)
+		// The queue holds 25 ms, and any packet that the TBF does not cut.
+		whole := min(uint64(max(veth.GSOMaxSize, 65_536)+max(veth.GSOMaxSize, 65_536)/4), burst, longestBurst(s.Rate))
+		if s.Peakrate > 0 {
+			whole = min(whole, uint64(s.Minburst))
+		}
+		if want := min(max(s.Rate/40, whole), math.MaxUint32); uint64(s.queue) != want || s.queue > s.Limit {
+			t.Fatalf("queue of %d bytes, want %d; limit %d", s.queue, want, s.Limit)
 		}
 		if s.raisedBurst != (limit.BurstBits/8 < frame) {
 			t.Fatal("raising a burst is not said")
@@ -91,11 +96,17 @@ func TestShaperHoldsItsPromises(t *testing.T) {
 	})
 }
 
+// longestBurst is how much passes in 2^32-2 ticks.
+func longestBurst(rate uint64) uint64 {
+	ticks := new(big.Int).Mul(new(big.Int).SetUint64(rate), big.NewInt(math.MaxUint32-1))
+	return new(big.Int).Div(ticks, big.NewInt(15_625_000)).Uint64()
+}
+
 // TestSameShapingSeesChanges: limits that differ by a per mille are not the same.
 func TestSameShapingSeesChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.Uint64Range(1e6, 1e11).Draw(t, "rate")
-		a := newShaper(Limit{RateBits: rate, BurstBits: 8e6, PeakRateBits: 2 * rate, MinBurstBytes: 2e6}, 1500)
+		a := newShaper(Limit{RateBits: rate, BurstBits: 8e6, PeakRateBits: 2 * rate, MinBurstBytes: 2e6}, &Interface{MTU: 1500})
 		for _, other := range []Limit{
 			{RateBits: rate + rate/1000, BurstBits: 8e6, PeakRateBits: 2 * rate, MinBurstBytes: 2e6},
 			{RateBits: rate, BurstBits: 8.1e6, PeakRateBits: 2 * rate, MinBurstBytes: 2e6},
@@ -103,7 +114,7 @@ func TestSameShapingSeesChanges(t *testing.T) {
 			{RateBits: rate, BurstBits: 8e6, PeakRateBits: 2 * rate, MinBurstBytes: 2.2e6},
 			{RateBits: rate, BurstBits: 8e6},
 		} {
-			if b := newShaper(other, 1500); sameShaping(&a.Tbf, &b.Tbf) {
+			if b := newShaper(other, &Interface{MTU: 1500}); sameShaping(&a.Tbf, &b.Tbf) {
 				t.Fatalf("%+v passes for %+v", b.Tbf, a.Tbf)
 			}
 		}

@@ -59,18 +59,15 @@ func (h *Handle) QdiscList() ([]netlink.Qdisc, error) {
 }
 
 // QdiscAdd creates a qdisc. EEXIST: its place is taken. ENODEV: its link is gone.
-// EOPNOTSUPP or ENOENT: this kernel lacks that kind.
+// EOPNOTSUPP or ENOENT: this kernel lacks that kind. For parameters see QdiscReplace.
 func (h *Handle) QdiscAdd(qdisc netlink.Qdisc) error {
 	return h.write("add qdisc", qdiscObject(qdisc), func() error {
-		if tbf, ok := qdisc.(*netlink.Tbf); ok {
-			return h.newTBF(tbf, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-		}
-		return h.nl.QdiscAdd(qdisc)
+		return h.newQdisc(qdisc, unix.NLM_F_CREATE|unix.NLM_F_EXCL, h.nl.QdiscAdd)
 	})
 }
 
 // QdiscReplace creates a qdisc, changes the one of the same handle and kind in
-// place, or grafts it over another.
+// place, or grafts it over another. Without a handle it changes any of the same kind.
 //
 // Of a *netlink.Tbf, Rate and Peakrate are bytes per second, Limit and Minburst
 // bytes, Buffer is in PschedTicks. Minburst must be set where Peakrate is.
@@ -79,23 +76,20 @@ func (h *Handle) QdiscAdd(qdisc netlink.Qdisc) error {
 // TBF.
 func (h *Handle) QdiscReplace(qdisc netlink.Qdisc) error {
 	return h.write("replace qdisc", qdiscObject(qdisc), func() error {
-		const flags = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
-		switch qdisc := qdisc.(type) {
-		case *netlink.Tbf:
-			return h.newTBF(qdisc, flags)
-		case *Bfifo:
-			// struct tc_fifo_qopt is one number.
-			return h.newQdisc(qdisc, nl.NewRtAttr(nl.TCA_OPTIONS, nl.Uint32Attr(qdisc.Limit)), flags)
-		}
-		return h.nl.QdiscReplace(qdisc)
+		return h.newQdisc(qdisc, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, h.nl.QdiscReplace)
 	})
 }
 
 // QdiscChange changes a *netlink.Tbf in place, and never creates one: ENOENT where
-// its place has none of that handle. EINVAL: it is of another kind. If the queue
-// below it is a *Bfifo, or the kernel's own, its Limit becomes the TBF's.
+// its place has none of that handle. EINVAL: it is of another kind.
+//
+// Whenever a TBF is changed, here or by QdiscReplace, the kernel gives its Limit to the
+// queue below it, if that is a bfifo, or a pfifo, to which it is a number of packets.
+// If the queue was deleted, it makes one.
 func (h *Handle) QdiscChange(tbf *netlink.Tbf) error {
-	return h.write("change qdisc", qdiscObject(tbf), func() error { return h.newTBF(tbf, unix.NLM_F_REPLACE) })
+	return h.write("change qdisc", qdiscObject(tbf), func() error {
+		return h.sendQdisc(tbf, tbfOptions(tbf), unix.NLM_F_REPLACE)
+	})
 }
 
 // QdiscDel deletes a qdisc. ENOENT or EINVAL: there is no such qdisc.
@@ -139,12 +133,24 @@ func IsAbsent(err error) bool {
 	return isAny(err, unix.ENODEV, unix.ENOENT, unix.ESRCH, unix.EADDRNOTAVAIL)
 }
 
-// newTBF sends a TBF as iproute2 does. The library's own encoding will not do: it
+// newQdisc sends the kinds that have parameters here, and leaves others to the library.
+func (h *Handle) newQdisc(qdisc netlink.Qdisc, flags int, other func(netlink.Qdisc) error) error {
+	switch qdisc := qdisc.(type) {
+	case *netlink.Tbf:
+		return h.sendQdisc(qdisc, tbfOptions(qdisc), flags)
+	case *Bfifo:
+		// struct tc_fifo_qopt is one number.
+		return h.sendQdisc(qdisc, nl.NewRtAttr(nl.TCA_OPTIONS, nl.Uint32Attr(qdisc.Limit)), flags)
+	}
+	return other(qdisc)
+}
+
+// tbfOptions encodes a TBF as iproute2 does. The library's own encoding will not do: it
 // cuts rates to 32 bits, so that a peak rate of exactly 2^32 bytes/s becomes
 // none, and it leaves out TCA_TBF_BURST, without which tbf_change works the
 // largest packet out from at most 4.29 s of transmit time: at 1 kbit/s it would
 // drop everything above 536 bytes whatever the burst.
-func (h *Handle) newTBF(tbf *netlink.Tbf, flags int) error {
+func tbfOptions(tbf *netlink.Tbf) *nl.RtAttr {
 	params := nl.TcTbfQopt{Limit: tbf.Limit, Buffer: tbf.Buffer}
 	params.Rate.Rate = saturate32(tbf.Rate)
 	params.Peakrate.Rate = saturate32(tbf.Peakrate)
@@ -164,11 +170,11 @@ func (h *Handle) newTBF(tbf *netlink.Tbf, flags int) error {
 		options.AddRtAttr(nl.TCA_TBF_PRATE64, nl.Uint64Attr(tbf.Peakrate))
 	}
 
-	return h.newQdisc(tbf, options, flags)
+	return options
 }
 
-// newQdisc sends a qdisc with the options of its kind.
-func (h *Handle) newQdisc(qdisc netlink.Qdisc, options *nl.RtAttr, flags int) error {
+// sendQdisc sends a qdisc with the options of its kind.
+func (h *Handle) sendQdisc(qdisc netlink.Qdisc, options *nl.RtAttr, flags int) error {
 	attrs := qdisc.Attrs()
 	req := nl.NewNetlinkRequest(unix.RTM_NEWQDISC, flags|unix.NLM_F_ACK)
 	req.AddData(&nl.TcMsg{

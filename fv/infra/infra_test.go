@@ -79,7 +79,7 @@ var _ = Describe("the meters", func() {
 		GinkgoHelper()
 		Expect(node.RT.QdiscReplace(infra.TBF(ifindex, netlink.HANDLE_ROOT, netlink.MakeHandle(0xca11, 0), rate, burst))).To(Succeed())
 		Expect(node.RT.QdiscReplace(&rtnl.Bfifo{
-			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex, Parent: netlink.MakeHandle(0xca11, 1), Handle: netlink.MakeHandle(0xca12, 0)},
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex, Parent: netlink.MakeHandle(0xca11, 1)},
 			Limit:      max(rate/8/40, burst),
 		})).To(Succeed())
 	}

@@ -277,11 +277,12 @@ func compare(want *Limit, got *Shaper, mtu int) string {
 		diffs = append(diffs, fmt.Sprintf("peakrate is %d bit/s, not %d", got.Peakrate*8, want.PeakBits))
 	}
 	// As tc has it: 25 ms at whichever of the two rates lets fewer bytes wait.
-	limit := queued(want.RateBits/8) + burst
+	limit, whole := queued(want.RateBits/8)+burst, min(burst, largestPacket)
 	if want.PeakBits != 0 {
-		limit = min(limit, queued(want.PeakBits/8)+uint64(mtu)+ethernetHeader)
+		frame := uint64(mtu) + ethernetHeader
+		limit, whole = min(limit, queued(want.PeakBits/8)+frame), min(whole, frame)
 	}
-	queue := min(limit, max(queued(want.RateBits/8), min(burst, largestPacket)))
+	queue := max(queued(want.RateBits/8), whole)
 	if want.Changing {
 		queue = limit
 	}

@@ -145,15 +145,15 @@ func (k kase) spending(payload int) infra.Burst {
 	return infra.Burst{Bytes: k.burstBytes(), Refill: k.rate / 8, Overhead: overhead, Settling: settling}
 }
 
-// queue is how many bytes may wait: those of 25 ms, or one packet of 64 KiB with all its
-// headers (80 KiB) if the burst lets that pass. A peak rate allows no more than 25 ms
-// and one frame.
+// queue is how many bytes may wait: those of 25 ms, or the largest packet that is not
+// cut before it is queued, which with a peak rate is one frame, and else one of 64 KiB
+// with all its headers (80 KiB) if the burst lets that pass.
 func (k kase) queue() uint64 {
-	queue := max(k.rate/8/40, min(k.burstBytes(), 80<<10))
+	whole := min(k.burstBytes(), 80<<10)
 	if k.peak {
-		queue = min(queue, 2*k.rate/8/40+k.frame())
+		whole = min(whole, k.frame())
 	}
-	return queue
+	return max(k.rate/8/40, whole)
 }
 
 // delay is how long a full queue takes to pass.

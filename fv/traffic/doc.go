@@ -3,7 +3,7 @@
 // directions, IP versions and MTUs; and that a change of a limit under load loses
 // nothing.
 //
-// By default it measures a few cases. All of them take the better part of an hour and
-// want a machine that does nothing else: MANX_TRAFFIC=1. MANX_TRAFFIC_REPORT is the
+// By default it measures a few cases. All of them take half an hour and want a
+// machine that does nothing else: MANX_TRAFFIC=1. MANX_TRAFFIC_REPORT is the
 // Markdown file to write. MANX_TRAFFIC_RATES narrows the rates: "10M,1G".
 package traffic

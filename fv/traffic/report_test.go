@@ -35,7 +35,8 @@ spent. UDP is sent at 1.5 times the limit, and *delay* is how long its packets t
 A packet of an overloaded shaper waits for as long as the queue takes to pass, which is 25 ms at the limit. The queue has
 room for one packet of 64 KiB, though, as TCP hands them over before they are cut into segments: where the burst lets such
 a packet pass and 25 ms are less than it (below 26 Mbit/s), the queue is 80 KiB long, which takes 65 ms at 10 Mbit/s and
-655 ms at 1 Mbit/s. A small burst makes it 25 ms there, too, at TCP's expense.
+655 ms at 1 Mbit/s. A smaller burst, or a peak rate, makes the queue shorter there, at TCP's expense. While a burst passes
+at the peak rate the queue takes half as long, the peak rate being twice the limit here.
 `
 
 // String writes it in Markdown.

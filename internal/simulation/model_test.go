@@ -114,11 +114,12 @@ func (l *limit) shaping(mtu int) string {
 func (l *limit) sizes(mtu int) (limit, queue uint64) {
 	frame := uint64(mtu + 14)
 	rate, burst := l.rate/8, max(l.burst/8, frame)
-	limit = rate/40 + burst
+	limit, whole := rate/40+burst, min(burst, 81_920)
 	if l.peak > 0 {
-		limit = min(limit, l.peak/8/40+max(l.minburst, frame))
+		minburst := max(l.minburst, frame)
+		limit, whole = min(limit, l.peak/8/40+minburst), min(whole, minburst)
 	}
-	return limit, min(limit, max(rate/40, min(burst, 81_920)))
+	return limit, max(rate/40, whole)
 }
 
 func (l *limit) tbfWith(mtu int, limit, queue uint64) string {
@@ -292,8 +293,8 @@ func (w *world) actualQdiscs(f facts, names map[int]string) {
 				f.add("root of %s: tbf %x: %s", name, handle, text)
 			}
 		case *rtnl.Bfifo:
-			if q.Parent != netlink.MakeHandle(0xca11, 1) || q.Handle != netlink.MakeHandle(0xca12, 0) {
-				f.add("queue of %s: %x below %x", name, q.Handle, q.Parent)
+			if q.Parent != netlink.MakeHandle(0xca11, 1) {
+				f.add("queue of %s below %x", name, q.Parent)
 			}
 		default:
 			if handle != 0 {

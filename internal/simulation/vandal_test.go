@@ -121,7 +121,7 @@ func flushRoutes(w *world, index int) {
 // queueOfOurs is what we put below a TBF of ours.
 func queueOfOurs(index int, length uint32) *rtnl.Bfifo {
 	return &rtnl.Bfifo{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.MakeHandle(0xca11, 1), Handle: netlink.MakeHandle(0xca12, 0)},
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.MakeHandle(0xca11, 1)},
 		Limit:      length,
 	}
 }

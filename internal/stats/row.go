@@ -61,7 +61,8 @@ type Shaping struct {
 	PeakRateBits uint64 `json:"peakRateBitsPerSecond,omitempty"`
 	// QueueBytes is how much may wait, and LatencySeconds how long that takes to pass at
 	// the rate: the wait of a packet under overload, once the burst is spent. (What tc
-	// shows as "lat" of a TBF is less by the time of its burst.) Zero: not known.
+	// shows as "lat" is worked out for a full bucket, and without the qdisc below a TBF.)
+	// Zero: not known.
 	QueueBytes     uint64  `json:"queueBytes,omitempty"`
 	LatencySeconds float64 `json:"latencySeconds,omitempty"`
 }
