@@ -61,7 +61,7 @@ soak: cc
 
 traffic:
 	$(ROOT) env MANX_TRAFFIC=1 MANX_TRAFFIC_REPORT=$(CURDIR)/docs/traffic.md \
-	  $(GO) test -count=1 -timeout 0 ./fv/traffic -v -ginkgo.timeout=6h
+	  $(GO) test -count=1 -timeout 0 ./fv/traffic -v -ginkgo.v -ginkgo.timeout=6h
 
 clean:
 	rm -rf $(BIN)

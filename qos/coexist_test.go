@@ -167,7 +167,7 @@ var _ = Describe("Coexistence", func() {
 			Expect(b.queue(ifbName)).To(Equal(queueFor(30e6)))
 			root := b.observe().ByName(ifbName).Root.(*netlink.Tbf)
 			Expect(root.Handle).To(BeEquivalentTo(0x10000), "changed in place")
-			Expect(root.Limit).To(BeEquivalentTo(30e6/8/40+512<<20))
+			Expect(root.Limit).To(BeEquivalentTo(30e6/8/40 + 512<<20))
 			veth := b.observe().ByName(vethName)
 			Expect(veth.Filters).To(HaveLen(1))
 			Expect(veth.Filters[0].Marked).To(BeTrue())
