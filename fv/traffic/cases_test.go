@@ -141,8 +141,11 @@ func (k kase) spending(payload int) infra.Burst {
 	if k.unknown || k.peak && k.burst == defaultBurst {
 		return infra.Burst{Settling: settling}
 	}
-	overhead := float64(k.frame()) / float64(payload)
-	return infra.Burst{Bytes: k.burstBytes(), Refill: k.rate / 8, Overhead: overhead, Settling: settling}
+	burst := infra.Burst{Bytes: k.burstBytes(), Settling: settling}
+	if k.burst == defaultBurst {
+		burst.Refill, burst.Overhead = k.rate/8, float64(k.frame())/float64(payload)
+	}
+	return burst
 }
 
 // queue is how many bytes may wait: those of 25 ms, or the largest packet that is not
