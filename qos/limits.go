@@ -10,9 +10,9 @@ type Limit struct {
 	// PeakRateBits is the rate at which a burst may be sent, in bits per second;
 	// above RateBits, 1.01k to 1.01P. Zero means not limited.
 	PeakRateBits uint64
-	// MinBurstBytes is the bucket size of the peak rate in bytes, 1k to 100M; zero
-	// means one frame of the interface's MTU, and less than that is raised to it.
-	// Only with PeakRateBits.
+	// MinBurstBytes is the bucket size of the peak rate in bytes, 1k to 100M. Zero means
+	// what passes at the peak rate in 1 ms, and one frame of the interface's MTU at
+	// least; less than a frame is raised to that. Only with PeakRateBits.
 	MinBurstBytes uint32
 }
 

@@ -77,7 +77,8 @@ var _ = Describe("Syncer", func() {
 				Entry("10 Mbit/s, less than a GSO packet in 25 ms", *mbit(10), 80<<10),
 				Entry("10 Mbit/s, with a burst that no GSO packet fits into", qos.Limit{RateBits: 10e6, BurstBits: 8 * 1514}, 31_250),
 				Entry("1 Mbit/s, with a burst of 10,000 bytes", qos.Limit{RateBits: 1e6, BurstBits: 8 * 10_000}, 10_000),
-				Entry("1 Mbit/s, with a peak rate, which lets no GSO packet pass", qos.Limit{RateBits: 1e6, BurstBits: qos.DefaultBurst, PeakRateBits: 100e6}, 3_125),
+				Entry("1 Mbit/s, with a peak rate, which lets no GSO packet pass", qos.Limit{RateBits: 1e6, BurstBits: qos.DefaultBurst, PeakRateBits: 2e6}, 3_125),
+				Entry("1 Mbit/s, with a peak rate of which 1 ms is more", qos.Limit{RateBits: 1e6, BurstBits: qos.DefaultBurst, PeakRateBits: 100e6}, 12_500),
 				Entry("1 Mbit/s, with a peak rate and a minburst", qos.Limit{RateBits: 1e6, BurstBits: qos.DefaultBurst, PeakRateBits: 100e6, MinBurstBytes: 9000}, 9_000))
 
 			It("makes no kernel call when nothing changed, and no write in a resync", func() {

@@ -15,6 +15,11 @@ const (
 	// bandwidth plugin ask for.
 	latency = 25 * time.Millisecond
 
+	// timely is how late a timer may be that waits for tokens. A bucket that fills up
+	// sooner does not reach its rate: with one frame, 1 Gbit/s of a peak rate of 2 Gbit/s
+	// passed at 0.23 Gbit/s.
+	timely = time.Millisecond
+
 	// frameHeader is the Ethernet header, which the kernel counts in a packet's
 	// length and the MTU does not (qdisc_pkt_len).
 	frameHeader = 14
@@ -69,9 +74,10 @@ func newShaper(limit Limit, veth *Interface) shaper {
 		// Rounded up, so that it stays above the rate, which is rounded down.
 		s.Peakrate = (limit.PeakRateBits + 7) / 8
 		minburst := uint64(limit.MinBurstBytes)
-		if minburst < frame {
-			s.raisedMinburst = minburst != 0
-			minburst = frame
+		if minburst == 0 {
+			minburst = max(frame, min(s.Peakrate/uint64(time.Second/timely), MaxMinburst))
+		} else if minburst < frame {
+			minburst, s.raisedMinburst = frame, true
 		}
 		_, minburst = bucket(s.Peakrate, minburst)
 		s.Minburst = saturate(minburst)

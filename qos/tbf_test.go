@@ -90,8 +90,12 @@ func TestShaperHoldsItsPromises(t *testing.T) {
 		if s.Peakrate <= s.Rate {
 			t.Fatalf("peakrate %d not above rate %d", s.Peakrate, s.Rate)
 		}
-		if uint64(s.Minburst) < frame {
-			t.Fatalf("minburst %d below a frame of %d", s.Minburst, frame)
+		least := max(frame, min(s.Peakrate/1000, MaxMinburst)) // 1 ms
+		if limit.MinBurstBytes != 0 {
+			least = max(frame, uint64(limit.MinBurstBytes))
+		}
+		if want := min(least, longestBurst(s.Peakrate)); uint64(s.Minburst) != want {
+			t.Fatalf("minburst %d, want %d", s.Minburst, want)
 		}
 	})
 }

@@ -127,7 +127,7 @@ var _ = Describe("the meters", func() {
 		failures := InterceptGomegaFailures(func() { infra.ExpectTCP(node.NS, pod.NS, pod.IPv4, rate) })
 		Expect(failures).NotTo(BeEmpty())
 		shape(rate * 4 / 5)
-		Expect(infra.MeasureTCP(node.NS, pod.NS, pod.IPv4, infra.Burst{Bytes: rate / 20})).To(BeNumerically("<", rate*9/10))
+		Expect(infra.MeasureTCP(node.NS, pod.NS, pod.IPv4, infra.Burst{Bytes: rate / 20}, time.Second)).To(BeNumerically("<", rate*9/10))
 	})
 
 	It("read back what was set", func() {

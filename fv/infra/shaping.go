@@ -279,8 +279,8 @@ func compare(want *Limit, got *Shaper, mtu int) string {
 	// As tc has it: 25 ms at whichever of the two rates lets fewer bytes wait.
 	limit, whole := queued(want.RateBits/8)+burst, min(burst, largestPacket)
 	if want.PeakBits != 0 {
-		frame := uint64(mtu) + ethernetHeader
-		limit, whole = min(limit, queued(want.PeakBits/8)+frame), min(whole, frame)
+		minburst := max(uint64(mtu)+ethernetHeader, want.PeakBits/8/1000) // 1 ms
+		limit, whole = min(limit, queued(want.PeakBits/8)+minburst), min(whole, minburst)
 	}
 	queue := max(queued(want.RateBits/8), whole)
 	if want.Changing {

@@ -15,7 +15,7 @@ import (
 	"github.com/manx-dataplane/manx/rtnl"
 )
 
-// tcpWindow is how long a stream is measured.
+// tcpWindow is how long ExpectTCP measures.
 const tcpWindow = 1500 * time.Millisecond
 
 // ExpectTCP expects a TCP stream to run within 10 % of a limit in bits per second
@@ -26,7 +26,7 @@ const tcpWindow = 1500 * time.Millisecond
 func ExpectTCP(from, to *rtnl.Namespace, dst netip.Addr, limit uint64) {
 	GinkgoHelper()
 	for attempt := 1; ; attempt++ {
-		got := MeasureTCP(from, to, dst, Burst{Bytes: limit / 20})
+		got := MeasureTCP(from, to, dst, Burst{Bytes: limit / 20}, tcpWindow)
 		AddReportEntry("to "+dst.String(), fmt.Sprintf("%.2f of %.2f Mbit/s", got/1e6, float64(limit)/1e6))
 		Expect(got).To(BeNumerically("<=", float64(limit)*1.1), "to %s", dst)
 		if got >= float64(limit)*0.9 {
@@ -68,9 +68,9 @@ func (b Burst) Spend(received func() uint64) {
 
 // MeasureTCP sends one TCP stream from one namespace to an address in another and
 // returns the sustained rate in payload bits per second at which the kernel receives
-// it in order, once the burst has passed. The kernel's own count is used, so that this
+// it in order, over a window of that length once the burst has passed. The kernel's own count is used, so that this
 // process may stall without the rate seeming to change.
-func MeasureTCP(from, to *rtnl.Namespace, dst netip.Addr, burst Burst) float64 {
+func MeasureTCP(from, to *rtnl.Namespace, dst netip.Addr, burst Burst, window time.Duration) float64 {
 	GinkgoHelper()
 	var listener *net.TCPListener
 	Expect(to.Do(func() (err error) {
@@ -104,7 +104,7 @@ func MeasureTCP(from, to *rtnl.Namespace, dst netip.Addr, burst Burst) float64 {
 	received := func() uint64 { return receivedBytes(receiver) }
 	burst.Spend(received)
 	start, first := time.Now(), received()
-	time.Sleep(tcpWindow)
+	time.Sleep(window)
 	bytes := received() - first
 	return float64(bytes) * 8 / time.Since(start).Seconds()
 }

@@ -149,19 +149,31 @@ func (k kase) spending(payload int) infra.Burst {
 }
 
 // queue is how many bytes may wait: those of 25 ms, or the largest packet that is not
-// cut before it is queued, which with a peak rate is one frame, and else one of 64 KiB
-// with all its headers (80 KiB) if the burst lets that pass.
+// cut before it is queued: one of 64 KiB with all its headers (80 KiB) if the burst
+// lets that pass, and with a peak rate what that lets pass in 1 ms.
 func (k kase) queue() uint64 {
 	whole := min(k.burstBytes(), 80<<10)
 	if k.peak {
-		whole = min(whole, k.frame())
+		whole = min(whole, max(k.frame(), 2*k.rate/8/1000))
 	}
 	return max(k.rate/8/40, whole)
 }
 
-// delay is how long a full queue takes to pass.
-func (k kase) delay() time.Duration {
-	return time.Duration(float64(k.queue()*8) / float64(k.expected()) * float64(time.Second))
+// delay is how long a full queue takes to pass at a rate.
+func (k kase) delay(rate float64) time.Duration {
+	if k.unknown {
+		return 0
+	}
+	return time.Duration(float64(k.queue()*8) / rate * float64(time.Second))
+}
+
+// window is how long a flow is measured: long enough for many packets, of 64 KiB where
+// the burst lets such pass.
+func (k kase) window() time.Duration {
+	if k.rate == 1e6 {
+		return 6 * time.Second
+	}
+	return 1500 * time.Millisecond
 }
 
 // tcpPayload and udpPayload are the payload of a full packet. TCP has timestamps.
@@ -194,6 +206,7 @@ type result struct {
 	tcp, udp    float64 // payload bit/s
 	tcpWire     float64 // bit/s of frames, as the shaper counts them
 	udpWire     float64
+	udpOffered  float64       // wire, too
 	median, p99 time.Duration // of UDP's delay under overload
 }
 
@@ -204,18 +217,22 @@ func (k kase) measure(node *infra.Node, serial func() int) result {
 	r := result{kase: k}
 	k.onPod(node, serial, func(pod *infra.Pod) {
 		from, to, dst := k.path(node, pod)
-		r.tcp = infra.MeasureTCP(from, to, dst, k.spending(k.tcpPayload()))
+		r.tcp = infra.MeasureTCP(from, to, dst, k.spending(k.tcpPayload()), k.window())
 		r.tcpWire = r.tcp * float64(k.frame()) / float64(k.tcpPayload())
 	})
 	k.onPod(node, serial, func(pod *infra.Pod) {
 		from, to, dst := k.path(node, pod)
-		flow := overload{payload: k.udpPayload(), batched: k.unknown || k.rate >= 1e9, burst: k.spending(k.udpPayload())}
+		flow := overload{
+			payload: k.udpPayload(), batched: k.unknown || k.rate >= 1e9, burst: k.spending(k.udpPayload()),
+			settling: 300*time.Millisecond + k.delay(float64(k.expected())), window: k.window(),
+		}
 		if !k.unknown {
 			flow.offered = 1.5 * float64(k.expected())
 		}
 		m := flow.run(from, to, dst)
 		r.udp, r.median, r.p99 = m.rate, m.median, m.p99
-		r.udpWire = r.udp * float64(k.frame()) / float64(k.udpPayload())
+		overhead := float64(k.frame()) / float64(k.udpPayload())
+		r.udpWire, r.udpOffered = m.rate*overhead, m.offered*overhead
 	})
 	return r
 }
@@ -226,7 +243,7 @@ func (r result) wrong(path result) []string {
 	expected := float64(r.expected())
 	// Less than a millisecond's worth of tokens is less than a timer can be relied upon
 	// to refill in time.
-	steady := float64(r.burstBytes()*8) >= expected/1000 && !(r.peak && float64(r.frame()*8) < expected/1000)
+	steady := float64(r.burstBytes()*8) >= expected/1000
 	const reserve = 1.3 // that the path must have for the shaper to be what limits
 	for _, protocol := range []struct {
 		name      string
@@ -238,11 +255,13 @@ func (r result) wrong(path result) []string {
 		{"UDP", r.udpWire, path.udpWire, steady},
 	} {
 		ratio := protocol.got / expected
-		// What a window sees may be off by what passes at its ends: two frames and a burst.
-		slack := float64(2*r.frame()*8) / expected / window.Seconds()
+		// What a window sees may be off by what passes at its ends: two frames, a queue, and
+		// a burst.
+		ends := 2*r.frame() + r.queue()
 		if r.burst != defaultBurst {
-			slack += float64(r.burstBytes()*8) / expected / window.Seconds()
+			ends += r.burstBytes()
 		}
+		slack := float64(ends*8) / expected / r.window().Seconds()
 		switch {
 		case ratio > 1.03+slack:
 			faults = append(faults, fmt.Sprintf("%s exceeds the limit: %.1f %%", protocol.name, 100*ratio))
@@ -250,18 +269,22 @@ func (r result) wrong(path result) []string {
 			faults = append(faults, fmt.Sprintf("%s falls short of the limit: %.1f %%", protocol.name, 100*ratio))
 		}
 	}
-	if path.udpWire >= reserve*expected {
-		// Timers are late by a millisecond or more, and the last packet is not a whole one.
-		const late = 5 * time.Millisecond
-		switch want := r.delay(); {
-		case r.median > want+late+want/10:
-			faults = append(faults, fmt.Sprintf("a packet waits for %s, more than %s", r.median, want))
-		case steady && r.median < want/2-late:
-			faults = append(faults, fmt.Sprintf("a packet waits for %s, less than %s", r.median, want))
-		}
+	if !r.overloaded() {
+		return faults
+	}
+	// Timers are late by a millisecond or more, and the last packet is not a whole one.
+	const late = 5 * time.Millisecond
+	switch want := r.delay(min(expected, r.udpWire)); {
+	case r.median > want+late+want/10:
+		faults = append(faults, fmt.Sprintf("a packet waits for %s, more than %s", r.median, want))
+	case r.median < want/2-late:
+		faults = append(faults, fmt.Sprintf("a packet waits for %s, less than %s", r.median, want))
 	}
 	return faults
 }
+
+// overloaded reports whether more was sent than may pass, as it should be.
+func (r result) overloaded() bool { return r.udpOffered >= 1.2*float64(r.expected()) }
 
 // note says what a reader must know of a result.
 func (r result) note(path result) string {
@@ -273,6 +296,9 @@ func (r result) note(path result) string {
 		if protocol.path < 1.3*float64(r.expected()) {
 			notes = append(notes, fmt.Sprintf("the unshaped path does %s in %s", bits(protocol.path), protocol.name))
 		}
+	}
+	if !r.overloaded() {
+		notes = append(notes, fmt.Sprintf("no more than %s of UDP were sent", bits(r.udpOffered)))
 	}
 	if r.peak && r.burst == defaultBurst {
 		notes = append(notes, "the burst passes at the peak rate")

@@ -20,10 +20,6 @@ import (
 )
 
 const (
-	// window is how long a UDP flow is measured.
-	window = 1500 * time.Millisecond
-	// settling is how long an overloaded queue has to fill before.
-	settling = 300 * time.Millisecond
 	// socketBuffer is more than any queue that is to be measured holds, so that it is
 	// the shaper that drops, and not a socket that waits.
 	socketBuffer = 256 << 20
@@ -36,11 +32,14 @@ type overload struct {
 	payload int         // bytes in a packet
 	offered float64     // payload bits per second; zero means as fast as it can
 	burst   infra.Burst // to let pass, as fast as it can, before what is offered counts
-	batched bool        // many packets a system call, also afterwards
+	// settling is how long an overloaded queue then has to fill and to pass once, and
+	// window how long the flow is measured.
+	settling, window time.Duration
+	batched          bool // many packets a system call, also afterwards
 
 	sender, receiver *net.UDPConn
 	base             time.Time
-	received         atomic.Uint64 // bytes
+	sent, received   atomic.Uint64 // bytes
 	paced            atomic.Bool
 	measuring        atomic.Bool
 
@@ -50,7 +49,8 @@ type overload struct {
 
 // measured is what became of a flow.
 type measured struct {
-	rate        float64 // payload bits per second
+	offered     float64 // payload bits per second
+	rate        float64
 	median, p99 time.Duration
 }
 
@@ -78,18 +78,21 @@ func (o *overload) run(from, to *rtnl.Namespace, dst netip.Addr) measured {
 
 	o.burst.Spend(o.received.Load)
 	o.paced.Store(true)
-	time.Sleep(settling)
+	time.Sleep(o.settling)
 	o.measuring.Store(true)
-	start, first := time.Now(), o.received.Load()
-	time.Sleep(window)
-	bytes, took := o.received.Load()-first, time.Since(start)
+	start, sent, received := time.Now(), o.sent.Load(), o.received.Load()
+	time.Sleep(o.window)
+	perSecond := 8 / time.Since(start).Seconds()
+	m := measured{
+		offered: float64(o.sent.Load()-sent) * perSecond,
+		rate:    float64(o.received.Load()-received) * perSecond,
+	}
 	o.measuring.Store(false)
 
 	close(stop)
 	Expect(o.receiver.Close()).To(Succeed())
 	group.Wait()
 	Expect(o.sender.Close()).To(Succeed())
-	m := measured{rate: float64(bytes) * 8 / took.Seconds()}
 	if n := len(o.delays); n > 0 {
 		slices.Sort(o.delays)
 		m.median, m.p99 = o.delays[n/2], o.delays[n*99/100]
@@ -127,6 +130,7 @@ func (o *overload) send(stop <-chan struct{}) {
 			binary.BigEndian.PutUint64(packet[at:], stamp)
 		}
 		_, _ = o.sender.Write(packet[:size]) // ENOBUFS is the shaper's drop, told to a local sender
+		o.sent.Add(uint64(size))
 	}
 }
 

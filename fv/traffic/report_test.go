@@ -29,7 +29,7 @@ const intro = `# Traffic against the limit
 Written by ` + "`make traffic`" + `, on %s, kernel %s, %d CPUs.
 
 *wire* is the rate of whole frames, which is what a shaper counts (payload, headers and 14 bytes of Ethernet), as a
-percentage of the limit; *payload* is what an application sees of it. Each figure is of 1.5 s after the burst was
+percentage of the limit; *payload* is what an application sees of it. Each figure is of 1.5 s (6 s at 1 Mbit/s) after the burst was
 spent. UDP is sent at 1.5 times the limit, and *delay* is how long its packets took, median and 99th percentile.
 
 A packet of an overloaded shaper waits for as long as the queue takes to pass, which is 25 ms at the limit. The queue has

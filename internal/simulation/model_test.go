@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -116,10 +117,15 @@ func (l *limit) sizes(mtu int) (limit, queue uint64) {
 	rate, burst := l.rate/8, max(l.burst/8, frame)
 	limit, whole := rate/40+burst, min(burst, 81_920)
 	if l.peak > 0 {
-		minburst := max(l.minburst, frame)
+		minburst := l.leastBurst(frame)
 		limit, whole = min(limit, l.peak/8/40+minburst), min(whole, minburst)
 	}
 	return limit, max(rate/40, whole)
+}
+
+// leastBurst is the bucket of the peak rate: what was asked, or what passes in 1 ms.
+func (l *limit) leastBurst(frame uint64) uint64 {
+	return max(frame, cmp.Or(l.minburst, l.peak/8/1000))
 }
 
 func (l *limit) tbfWith(mtu int, limit, queue uint64) string {
@@ -128,7 +134,7 @@ func (l *limit) tbfWith(mtu int, limit, queue uint64) string {
 	buffer := (burst*15_625_000 + rate - 1) / rate
 	minburst := uint64(0)
 	if l.peak > 0 {
-		minburst = max(l.minburst, frame)
+		minburst = l.leastBurst(frame)
 	}
 	return fmt.Sprintf("%d/%d/%d/%d/%d queue %d", rate, buffer, limit, l.peak/8, minburst, queue)
 }
