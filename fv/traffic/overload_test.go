@@ -73,8 +73,13 @@ func (o *overload) run(from, to *rtnl.Namespace, dst netip.Addr) measured {
 	o.base = time.Now()
 	var group sync.WaitGroup
 	stop := make(chan struct{})
-	group.Go(func() { o.send(stop) })
 	group.Go(o.receive)
+	// One packet first: what resolves the neighbour would hardly get past a full queue.
+	Eventually(func() uint64 {
+		_, _ = o.sender.Write(make([]byte, 8))
+		return o.received.Load()
+	}).WithTimeout(10 * time.Second).WithPolling(20 * time.Millisecond).Should(BeNumerically(">", 0))
+	group.Go(func() { o.send(stop) })
 
 	o.burst.Spend(o.received.Load)
 	o.paced.Store(true)

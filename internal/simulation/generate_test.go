@@ -39,7 +39,7 @@ func generate(seed uint64) scenario {
 		interrupts:   g.IntN(60),
 	}
 	g.options.liesReads = !g.options.noRefresh && g.chance(20)
-	g.options.lossless = g.options.noRefresh || g.chance(20)
+	g.options.lossless = g.chance(30)
 	if !g.options.lossless && g.chance(50) {
 		g.options.capacity = 4 + g.IntN(20)
 	}

@@ -29,8 +29,7 @@ type options struct {
 	chunk        int  // of dumps
 	overtakes    bool // multicasts overtake chunks of a dump
 	// lossless is whether no event is ever lost. Only then are pods re-created with
-	// their former index, which nothing but events shows; and only then can everything
-	// come right without a refresh, since a lost flap takes routes along.
+	// their former index, which nothing but events shows.
 	lossless   bool
 	interrupts int // per cent of dumps, while calls fail
 	statusDir  string
