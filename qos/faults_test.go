@@ -552,6 +552,30 @@ var _ = Describe("Syncer under faults", func() {
 			Expect(b.observe().ByName(vethName).Filters).To(BeEmpty())
 		})
 
+		It("does not delete it either if that interface is renamed", func() {
+			const renamed = "cali-renamed"
+			a.SetLimits(vethName, qos.Limits{Egress: mbit(30)})
+			a.SetLimits(renamed, qos.Limits{Egress: mbit(30)})
+			loseAnswerOf(mocks.OpFilterAdd)
+			veth, err := b.outside.LinkByName(vethName)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(b.mock.Outside().LinkSetName(veth, renamed)).To(Succeed())
+			a.gone(vethName, veth.Attrs().Index)
+			a.up(b, renamed)
+			b.setFault(func(c mocks.Call) error {
+				if c.Op == mocks.OpLinkGet && c.Name == qos.IFBName(renamed) {
+					return unix.ENOBUFS
+				}
+				return nil
+			})
+			Expect(a.Apply()).To(MatchError(unix.ENOBUFS)) // the mock panics at a delete that loses packets
+			Consistently(b.ifbs, "50ms").Should(Equal([]string{ifbName}))
+			b.setFault(nil)
+			a.settle()
+			Expect(b.ifbs()).To(Equal([]string{qos.IFBName(renamed)}))
+			Expect(b.observe().ByName(renamed).Filters).To(HaveLen(1))
+		})
+
 		It("removes what it made on an interface that is renamed", func() {
 			a.SetLimits(vethName, qos.Limits{Ingress: mbit(20)})
 			loseAnswerOf(mocks.OpQdiscReplace)

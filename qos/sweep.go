@@ -50,15 +50,14 @@ func (s *Syncer) sweep() (removed int, errs []error) {
 	inGrace, removed, errs := s.sweepUnclaimed()
 
 	attached := s.attachments()
-	// Interfaces that are still to be looked up may redirect to theirs, unknown to us. They
-	// are swept for again once they have been.
-	doubtful := make(map[string]bool, len(s.todo.appeared))
-	for name := range s.todo.appeared {
-		doubtful[IFBName(name)] = true
-	}
-	orphans := 0
+	doubtful := s.doubtful()
+	orphans, spared := 0, false
 	for _, ifb := range s.shapers() {
-		if s.isWanted(ifb.Name) || doubtful[ifb.Name] || s.config.Reaper.Reserved(ifb.Name) || anyIn(inGrace, attached[ifb.Index]) {
+		if s.isWanted(ifb.Name) || s.config.Reaper.Reserved(ifb.Name) || anyIn(inGrace, attached[ifb.Index]) {
+			continue
+		}
+		if doubtful[ifb.Name] {
+			spared = true
 			continue
 		}
 		orphans++
@@ -83,9 +82,31 @@ func (s *Syncer) sweep() (removed int, errs []error) {
 		return removed + orphans, errs
 	}
 	s.metrics.lastSweep.Set(float64(s.config.Clock.Now().Unix()))
-	s.todo.sweep = ""
-	clear(s.todo.reasons)
+	if !spared {
+		s.todo.sweep = ""
+		clear(s.todo.reasons)
+	}
 	return removed + orphans, nil
+}
+
+// doubtful returns the names of IFBs that interfaces may redirect to, unknown to us,
+// since these are still to be looked up: by their name, or since the IFB was made for
+// what has another name now. They are swept for again once it has been.
+func (s *Syncer) doubtful() map[string]bool {
+	doubtful := make(map[string]bool, len(s.todo.appeared))
+	for name := range s.todo.appeared {
+		doubtful[IFBName(name)] = true
+	}
+	for index, veth := range s.memory.unused {
+		ifb, user := s.snapshot.Interfaces[index], s.snapshot.Interfaces[veth]
+		if ifb == nil || user == nil {
+			continue
+		}
+		if _, pending := s.todo.appeared[user.Name]; pending {
+			doubtful[ifb.Name] = true
+		}
+	}
+	return doubtful
 }
 
 // sweepUnclaimed removes what is ours on interfaces that no endpoint claims, once

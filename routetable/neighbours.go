@@ -68,6 +68,8 @@ func (t *RouteTable) removeNeighbours() {
 		err := t.kernel.NeighDel(t.netlinkNeighbour(c.key, c.have))
 		if err != nil && !rtnl.IsAbsent(err) {
 			t.neighbourFailed(c, err)
+			c.have.suspect = true // it may be gone though the answer was lost
+			t.neighbours[c.key] = c.have
 			c.want = c.have // not before the old one is gone
 			continue
 		}

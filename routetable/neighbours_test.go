@@ -199,6 +199,18 @@ var _ = onEachKernel("static neighbour entries", func(kind worldKind) {
 				Expect(entries()).To(BeEmpty())
 			})
 
+			It("are made again if they are wanted again when the answer to their removal was lost", func() {
+				want("cali1", one, mac(1))
+				f.apply()
+				f.spied.failNeighAfter = func() error { return unix.ENOBUFS }
+				f.want("cali1")
+				Expect(f.Apply()).To(MatchError(unix.ENOBUFS))
+				f.spied.failNeighAfter = nil
+				want("cali1", one, mac(1))
+				f.apply()
+				Expect(entries()).To(Equal([]string{entry(one, 1, index)}))
+			})
+
 			It("fail without stopping the routes, and are retried", func() {
 				f.spied.failNeigh = func() error { return errInjected }
 				want("cali1", one, mac(1))

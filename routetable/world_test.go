@@ -316,7 +316,7 @@ type record struct {
 	misses    func(dump, route int) bool
 	failLink  func() error
 	failNeigh func() error
-	// failNeighAfter is asked once a neighbour has been written.
+	// failNeighAfter is asked once a neighbour has been written or deleted.
 	failNeighAfter func() error
 	failOpen       func() error
 	// beforeBatch is called before each batch.
@@ -405,7 +405,11 @@ func (s *spy) NeighSet(n *netlink.Neigh) error {
 
 func (s *spy) NeighDel(n *netlink.Neigh) error {
 	s.record.neighs = append(s.record.neighs, "delete "+n.IP.String())
-	return s.Kernel.NeighDel(n)
+	err := s.Kernel.NeighDel(n)
+	if s.record.failNeighAfter != nil { // also a retry's, which finds nothing
+		err = s.record.failNeighAfter()
+	}
+	return err
 }
 
 var _ testingT = testing.TB(nil)
