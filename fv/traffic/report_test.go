@@ -37,6 +37,9 @@ room for one packet of 64 KiB, though, as TCP hands them over before they are cu
 a packet pass and 25 ms are less than it (below 26 Mbit/s), the queue is 80 KiB long, which takes 65 ms at 10 Mbit/s and
 655 ms at 1 Mbit/s. A smaller burst, or a peak rate, makes the queue shorter there, at TCP's expense. While a burst passes
 at the peak rate the queue takes half as long, the peak rate being twice the limit here.
+
+A burst that is spent in less than 1 ms keeps traffic below the limit, since the timer that waits for more comes too late: see one
+frame at 100 Mbit/s and more. And TCP needs a queue of about ten frames to fill a limit, which 25 ms at 1 Mbit/s are not.
 `
 
 // String writes it in Markdown.
@@ -102,5 +105,6 @@ func kernelRelease() string {
 	if err := unix.Uname(&name); err != nil {
 		return "unknown"
 	}
-	return unix.ByteSliceToString(name.Release[:])
+	version, _, _ := strings.Cut(unix.ByteSliceToString(name.Release[:]), "-")
+	return version
 }
