@@ -484,6 +484,35 @@ var _ = Describe("Syncer under faults", func() {
 		Expect(b.observe().ByName(vethName).RedirectsTo(b.index(ifbName))).To(BeTrue())
 	})
 
+	It("limits a re-created pod that was reported before it was claimed, and whose former end it notices by an error", func() {
+		b := newMock()
+		removePod := b.addPod(vethName)
+		a := startAgent(b)
+		a.SetLimits(vethName, qos.Limits{Ingress: mbit(20), Egress: mbit(30)})
+		a.settle()
+		a.RemoveLimits(vethName)
+		index := b.index(vethName)
+		removePod()
+		b.addPod(vethName)
+		a.gone(vethName, index)
+		a.up(b, vethName)
+		a.SetLimits(vethName, qos.Limits{Ingress: mbit(40), Egress: mbit(40)})
+		asked := false
+		b.setFault(func(c mocks.Call) error {
+			if c.Op == mocks.OpLinkGet && c.Index == index && !asked {
+				asked = true
+				return unix.EAGAIN
+			}
+			return nil
+		})
+		Expect(a.Apply()).To(MatchError(unix.EAGAIN))
+		Expect(a.woken).To(Receive())
+		a.settle()
+		Expect(b.rate(vethName)).To(BeEquivalentTo(40e6))
+		Expect(b.rate(ifbName)).To(BeEquivalentTo(40e6))
+		Expect(b.observe().ByName(vethName).RedirectsTo(b.index(ifbName))).To(BeTrue())
+	})
+
 	Context("when a write takes effect and its answer is lost", func() {
 		var b *backend
 		var a *agent

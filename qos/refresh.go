@@ -183,7 +183,8 @@ func (s *Syncer) addInterface(iface *Interface) {
 }
 
 // confirmGone reports whether the kernel no longer has an interface, after an
-// error about it; the snapshot then forgets it.
+// error about it. The snapshot then forgets it, and the next Apply looks for another of
+// its name, which may have been reported before it was claimed.
 func (s *Syncer) confirmGone(veth *Interface) bool {
 	_, err := s.kernel.LinkByIndex(veth.Index)
 	if err == nil || !rtnl.IsAbsent(err) {
@@ -192,5 +193,7 @@ func (s *Syncer) confirmGone(veth *Interface) bool {
 	s.snapshot.remove(veth.Index)
 	s.memory.forget(s.snapshot)
 	s.nameGone(veth.Name)
+	s.lookUpLater(veth.Name)
+	s.config.Wake()
 	return true
 }
