@@ -212,7 +212,8 @@ func (w *world) addPod(name string, index int, hook string, foreignRoot, up bool
 	if foreignRoot {
 		w.must(w.outside.QdiscReplace(foreignTBF(p.index)))
 	}
-	if ingress, _ := w.wanted(name); foreignRoot && ingress != nil {
+	// The agent may not have heard yet that limits are switched off.
+	if _, e, ok := w.winner(name); ok && foreignRoot && limitSets[e.limits].ingress != nil {
 		p.rootWasBorrowed = true
 	}
 	w.setPeerUp(p, true)
