@@ -46,8 +46,7 @@ func cases() []kase {
 	if !campaign {
 		return []kase{
 			{rate: 10e6, burst: defaultBurst, mtu: 1500, egress: true},
-			{rate: 10e6, burst: defaultBurst, mtu: 1500, ipv6: true},
-			{rate: 100e6, burst: defaultBurst, mtu: 1500, egress: true},
+			{rate: 100e6, burst: defaultBurst, mtu: 1500, ipv6: true},
 		}
 	}
 	var all []kase
