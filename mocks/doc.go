@@ -27,8 +27,8 @@
 //
 // # Not modelled
 //
-// Packets, classes, qdiscs that move from one parent to another, statistics, bridge ports, broadcast
-// and multicast routes, nexthop objects, source-specific IPv6 routes, ECMP of
+// Packets, classes, qdiscs that move from one parent to another, statistics, bridge
+// ports, broadcast and multicast routes, nexthop objects, source-specific IPv6 routes, ECMP of
 // single IPv6 routes, secondary IPv4 addresses (deleting the first of a subnet
 // leaves the others), duplicate address detection (an address is usable at once),
 // what an MTU below 1280 does to IPv6, u32 handles that name another priority's

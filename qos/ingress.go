@@ -78,8 +78,7 @@ func (s *Syncer) shape(device *Interface, limit Limit, veth *Interface) (kind st
 // handle. One that has gone since it was seen is not created anew under its handle:
 // nobody could tell then that it is ours.
 func (s *Syncer) setTBF(device *Interface, limit Limit, want shaper) error {
-	have, isTBF := device.Root.(*netlink.Tbf)
-	if isTBF {
+	if have, isTBF := device.Root.(*netlink.Tbf); isTBF {
 		changed := want.inPlaceOf(have, device.ownsRoot())
 		if sameShaping(have, changed) {
 			return nil

@@ -125,10 +125,8 @@ func (v *vandal) deleteQueue(link netlink.Link) error { return v.rt.QdiscDel(que
 
 func queueOf(link netlink.Link, length uint32) *rtnl.Bfifo {
 	return &rtnl.Bfifo{
-		QdiscAttrs: netlink.QdiscAttrs{
-			LinkIndex: link.Attrs().Index, Parent: netlink.MakeHandle(0xca11, 1), Handle: netlink.MakeHandle(0xca12, 0),
-		},
-		Limit: length,
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.MakeHandle(0xca11, 1)},
+		Limit:      length,
 	}
 }
 

@@ -126,8 +126,8 @@ func countAndContinue(counts *ebpf.Map) asm.Instructions {
 
 // Foreign describes, one object a line and sorted, all links, qdiscs, classes and
 // filters of the node but the agent's own (its IFBs and what is on them, filters
-// that redirect to them, TBFs with handle ca11: and their queues, ingress qdiscs without another's
-// filter). Two equal descriptions mean that nothing foreign was touched, not even
+// that redirect to them, TBFs with handle ca11: and their queues, ingress qdiscs
+// without another's filter). Two equal descriptions mean that nothing foreign was touched, not even
 // replaced by an equal object under another handle.
 func (n *Node) Foreign() []string {
 	GinkgoHelper()
