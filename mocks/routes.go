@@ -269,10 +269,11 @@ func (f *fib) checkGatewayV4(k *Kernel, r *route, h *hop) error {
 }
 
 // onLink returns the longest match for an address among the tables' routes without a
-// gateway, of IPv4 those of at least the given scope.
+// gateway, of IPv4 those of at least the given scope. It is a lookup without a TOS,
+// which finds no route that has one (fib_check_nh).
 func (f *fib) onLink(addr netip.Addr, index int, scope netlink.Scope, tables ...int) *route {
 	usable := func(r *route) bool {
-		return (addr.Is6() || r.Scope >= scope) &&
+		return r.Tos == 0 && (addr.Is6() || r.Scope >= scope) &&
 			(r.special() || slices.ContainsFunc(r.hops, func(h hop) bool {
 				return !h.gw.IsValid() && !h.dead && (index == 0 || h.index == index)
 			}))
