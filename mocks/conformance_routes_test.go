@@ -161,6 +161,15 @@ func routeBehaviour(w *world) {
 		r.Scope = netlink.SCOPE_NOWHERE
 		Expect(routeErr(*w, del(r))).To(Succeed())
 	})
+	It("finds no gateway by a route that has a TOS", func() {
+		a := addPair(*w, "a", "b")
+		blackhole := route(0, "10.66.0.0/24")
+		blackhole.Type, blackhole.Tos = unix.RTN_BLACKHOLE, 16
+		Expect(routeErr(*w, set(blackhole))).To(Succeed())
+		r := route(a, "10.65.0.1/32")
+		r.Gw, r.Scope, r.Tos = net.ParseIP("10.66.0.9"), 0, 16
+		Expect(routeErr(*w, set(r))).To(Equal(unix.ENETUNREACH))
+	})
 	It("wants a gateway to be on a link", func() {
 		a := addPair(*w, "a", "b")
 		r4, r6 := route(a, "10.66.0.0/16"), route(a, "fd66::/64")
